@@ -47,7 +47,7 @@ mod shed;
 mod span_nesting;
 mod status;
 mod sys;
-mod thread_spans;
+mod thread_tracks;
 
 pub use bpf::SharedArray;
 pub use config::{

@@ -272,18 +272,41 @@ impl Walk<'_> {
 
     /// On a CPU. A rank that runs on while another one is stopped waits for it: it spins.
     fn running(&mut self, thread: EntityId, cpu: i64, window: Interval, via: Via) {
-        let (mut at, world) = (window.0, self.world);
-        if matches!(via, Via::Own | Via::Rank) {
-            for (from, to, stopped) in world.stopped_ranks(thread, window) {
-                let from = from.max(at);
-                if from < to {
-                    self.awake(thread, cpu, (at, from), via);
-                    self.put((from, to), PartKind::Stopped, Some(stopped));
-                    at = to;
+        let stopped = match via {
+            Via::Own | Via::Rank => self.world.stopped_ranks(thread, window),
+            Via::Peer | Via::Futex | Via::Holder | Via::Gil | Via::Worker => Vec::new(),
+        };
+        self.in_turn(
+            window,
+            &stopped,
+            |walk, piece, rank| walk.put(piece, PartKind::Stopped, Some(rank)),
+            |walk, piece| walk.awake(thread, cpu, piece, via),
+        );
+    }
+
+    /// A window in which others had their times, in the order of their begin, one after the other: `during` accounts for
+    /// those, and `rest` for what lies between.
+    fn in_turn(
+        &mut self,
+        window: Interval,
+        times: &[(Ns, Ns, EntityId)],
+        during: impl Fn(&mut Self, Interval, EntityId),
+        rest: impl Fn(&mut Self, Interval),
+    ) {
+        let mut at = window.0;
+        for &(from, to, who) in times {
+            let (from, to) = (from.max(at), to.min(window.1));
+            if from < to {
+                if at < from {
+                    rest(self, (at, from));
                 }
+                during(self, (from, to), who);
+                at = to;
             }
         }
-        self.awake(thread, cpu, (at, window.1), via);
+        if at < window.1 {
+            rest(self, (at, window.1));
+        }
     }
 
     /// While its library says that it waits for its device, it spins.
@@ -404,28 +427,24 @@ impl Walk<'_> {
 
     /// An interruptible sleep. Between two tries for a lock of a file, its holder is what is waited for.
     fn sleep(&mut self, thread: EntityId, held: Held, window: Interval, via: Via) {
-        let (mut at, world) = (window.0, self.world);
+        let world = self.world;
         let tries = match syscall::wait(held.arg) {
             Wait::Timer | Wait::Poll if !(via == Via::Futex && self.is_other(thread)) => {
                 world.lock_tries(thread, window)
             }
             _ => &[],
         };
-        for &(from, to, holder) in tries {
-            let (from, to) = (from.max(at), to.min(window.1));
-            if from < to {
-                self.asleep(thread, held, (at, from), via);
-                self.follow(holder, (from, to), self.through(thread, via, holder, Via::Futex));
-                at = to;
-            }
-        }
-        self.asleep(thread, held, (at, window.1), via);
+        self.in_turn(
+            window,
+            tries,
+            |walk, piece, holder| {
+                walk.follow(holder, piece, walk.through(thread, via, holder, Via::Futex));
+            },
+            |walk, piece| walk.asleep(thread, held, piece, via),
+        );
     }
 
     fn asleep(&mut self, thread: EntityId, held: Held, window: Interval, via: Via) {
-        if window.0 >= window.1 {
-            return;
-        }
         if via == Via::Gil {
             return self.put_as(window, via, PartKind::Gil);
         }
@@ -631,20 +650,9 @@ impl Walk<'_> {
         if window.0 >= window.1 {
             return;
         }
-        let mut at = window.0;
-        for (from, to, who) in self.world.gpus().behind(process, window) {
-            let from = from.max(at);
-            if from < to {
-                if at < from {
-                    rest(self, (at, from));
-                }
-                self.put((from, to), PartKind::GpuQueue, Some(who));
-                at = to;
-            }
-        }
-        if at < window.1 {
-            rest(self, (at, window.1));
-        }
+        let behind = self.world.gpus().behind(process, window);
+        let queued = |walk: &mut Self, piece, who| walk.put(piece, PartKind::GpuQueue, Some(who));
+        self.in_turn(window, &behind, queued, rest);
     }
 
     /// A wait for a message on a stream socket; false if no recorded message explains it.

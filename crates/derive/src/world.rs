@@ -10,6 +10,7 @@ use crate::calls::Calls;
 use crate::engine_waits::{EngineWait, Engines};
 use crate::gpu::Gpus;
 use crate::intervals::{self, Interval};
+use crate::median::median;
 use crate::syscall::{self, Wait};
 use crate::wandering::Requests;
 
@@ -328,10 +329,7 @@ impl World {
         }
         self.usual_steps = durations
             .into_iter()
-            .map(|(rank, mut all)| {
-                all.sort_unstable();
-                (rank, all[all.len() / 2])
-            })
+            .map(|(rank, all)| (rank, median(all.into_iter(), Ns::cmp)))
             .collect();
     }
 

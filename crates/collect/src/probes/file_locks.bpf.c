@@ -48,7 +48,6 @@ struct file_lock_context {
 } CORE;
 
 struct inode {
-	unsigned long i_ino;
 	struct file_lock_context *i_flctx;
 } CORE;
 
@@ -59,7 +58,7 @@ struct inode {
 /* Locks of one file that are looked through. */
 #define LOCKS 64
 
-/* What a kernel calls the part of a lock that is the same for all kinds. */
+/* What is read of a lock, on any kernel. */
 struct lock {
 	void *owner;
 	__u32 type;
@@ -111,17 +110,16 @@ static __always_inline struct file_lock *lock_at(struct list_head *place)
 	return (void *)place - offset;
 }
 
-/* The process that has the lock which this one cannot have; 0 if none has it any more. */
-static __always_inline __u32 holder_of(struct inode *inode, struct file_lock *wanted, bool posix)
+/* The process that has the lock which was `wanted`, as `want` says, and cannot be had; 0 if none has it any more. */
+static __always_inline __u32 holder_of(struct inode *inode, struct file_lock *wanted, const struct lock *want,
+				       bool posix)
 {
 	struct file_lock_context *context = BPF_CORE_READ(inode, i_flctx);
 	struct list_head *place, *end;
 	__s64 from = BPF_CORE_READ(wanted, fl_start), to = BPF_CORE_READ(wanted, fl_end);
-	struct lock want;
 
 	if (!context)
 		return 0;
-	read_lock(wanted, &want);
 	end = posix ? __builtin_preserve_access_index(&context->flc_posix) :
 		      __builtin_preserve_access_index(&context->flc_flock);
 	place = BPF_CORE_READ(end, next);
@@ -133,7 +131,7 @@ static __always_inline __u32 holder_of(struct inode *inode, struct file_lock *wa
 			return 0;
 		fl = lock_at(place);
 		read_lock(fl, &has);
-		if (has.owner != want.owner && (has.type == WRITES || want.type == WRITES) &&
+		if (has.owner != want->owner && (has.type == WRITES || want->type == WRITES) &&
 		    (!posix || (BPF_CORE_READ(fl, fl_start) <= to && BPF_CORE_READ(fl, fl_end) >= from)))
 			/* Of other hosts there are no processes here. */
 			return has.pid > 0 ? has.pid : 0;
@@ -144,11 +142,11 @@ static __always_inline __u32 holder_of(struct inode *inode, struct file_lock *wa
 
 static __always_inline int tried(struct inode *inode, struct file_lock *fl, int ret, bool posix)
 {
-	__u64 now = bpf_ktime_get_ns();
 	struct task_struct *p;
 	struct try *last, next = {};
 	struct try_record *r;
 	struct lock want;
+	__u64 now;
 	__u32 tid;
 
 	/* Newer kernels say of the arguments of some tracepoints that they may be missing. */
@@ -159,6 +157,7 @@ static __always_inline int tried(struct inode *inode, struct file_lock *fl, int 
 		return 0;
 	p = bpf_get_current_task_btf();
 	tid = p->pid;
+	now = bpf_ktime_get_ns();
 	last = bpf_map_lookup_elem(&tries, &tid);
 	if (last && last->file == (__u64)inode) {
 		r = reserve(ONLY_KIND, sizeof(*r), now, tid);
@@ -172,7 +171,7 @@ static __always_inline int tried(struct inode *inode, struct file_lock *fl, int 
 	}
 	if (ret != IN_VAIN)
 		return 0;
-	next.holder = holder_of(inode, fl, posix);
+	next.holder = holder_of(inode, fl, &want, posix);
 	if (!next.holder)
 		return 0;
 	next.at = now;

@@ -43,7 +43,9 @@ mod functions;
 use std::rc::Rc;
 
 use foldhash::{HashMap, HashMapExt as _};
-use gpuwhy_schema::{Attr, Collective, Id, Name, Ns, SourceId, Span, names, sources};
+use gpuwhy_schema::{
+    Attr, Collective, Discipline, Id, Lane, Name, Ns, SourceId, Span, names, sources,
+};
 use libbpf_rs::Link;
 
 use crate::bpf::{
@@ -55,7 +57,7 @@ use crate::context::Context;
 use crate::error::{CollectError, error_chain};
 use crate::probe::{Probe, ProbeSpec, Start};
 use crate::sys::{self, ns};
-use crate::thread_spans::ThreadSpans;
+use crate::thread_tracks::ThreadTracks;
 use finder::{FileKey, Finder, Found, Library, ProcessKey};
 use functions::{FUNCTIONS, Function, IN_PROGRESS, communicator_hash, result_text, size_of_type};
 
@@ -257,7 +259,7 @@ struct CallRows {
     source: SourceId,
     /// Names of [`FUNCTIONS`], and of their operations.
     names: Vec<(Name, Name)>,
-    threads: ThreadSpans<()>,
+    threads: ThreadTracks<()>,
     /// By process and address.
     communicators: HashMap<(u32, u64), Communicator>,
     crossed: u64,
@@ -288,7 +290,11 @@ impl CallRows {
         CallRows {
             source,
             names,
-            threads: ThreadSpans::new(source, names::NCCL_CALLS, THREADS),
+            threads: ThreadTracks::new(
+                source,
+                Lane::spans(names::NCCL_CALLS, Discipline::Nested),
+                THREADS,
+            ),
             communicators: HashMap::new(),
             crossed: 0,
             noted: false,

@@ -14,7 +14,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 use std::rc::Rc;
 
-use gpuwhy_schema::{Ns, SourceId, Span, names, sources};
+use gpuwhy_schema::{Discipline, Lane, Ns, SourceId, Span, names, sources};
 
 use crate::bpf::{Bpf, Head, LoadedObject, bpf_object, from_bytes, shared_with_c, uprobes};
 use crate::context::Context;
@@ -22,7 +22,7 @@ use crate::elf::{self, StaticProbe};
 use crate::error::{CollectError, error_chain};
 use crate::probe::{Probe, ProbeSpec, Start};
 use crate::sys::{self, ns};
-use crate::thread_spans::ThreadSpans;
+use crate::thread_tracks::ThreadTracks;
 
 pub(crate) const PROBE: ProbeSpec = ProbeSpec::new(
     "python_gc",
@@ -130,13 +130,14 @@ impl Probe for PythonGc {
 /// Turns records into rows.
 struct PauseRows {
     source: SourceId,
-    threads: ThreadSpans<()>,
+    threads: ThreadTracks<()>,
     crossed: u64,
 }
 
 impl PauseRows {
     fn new(source: SourceId) -> PauseRows {
-        let threads = ThreadSpans::new(source, names::RUNTIME_PAUSES, KEPT);
+        let threads =
+            ThreadTracks::new(source, Lane::spans(names::RUNTIME_PAUSES, Discipline::Nested), KEPT);
         PauseRows { source, threads, crossed: 0 }
     }
 

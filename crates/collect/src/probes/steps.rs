@@ -15,7 +15,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use foldhash::{HashSet, HashSetExt as _};
-use gpuwhy_schema::{Name, Ns, SourceId, Span, Step};
+use gpuwhy_schema::{Discipline, Lane, Name, Ns, SourceId, Span, Step};
 use gpuwhy_schema::{names, sources};
 
 use crate::bpf::{Bpf, Head, LoadedObject, bpf_object, bytes_of, from_bytes, set_constants};
@@ -25,7 +25,7 @@ use crate::context::Context;
 use crate::error::CollectError;
 use crate::probe::{Probe, ProbeSpec, Start};
 use crate::sys::ns;
-use crate::thread_spans::ThreadSpans;
+use crate::thread_tracks::ThreadTracks;
 use crate::{elf, procfs};
 
 pub(crate) const PROBE: ProbeSpec = ProbeSpec {
@@ -193,7 +193,7 @@ struct StepRows {
     /// Of the functions, and then of the waits before them.
     names: Vec<Name>,
     /// With the number of steps of each name so far.
-    threads: ThreadSpans<Vec<u64>>,
+    threads: ThreadTracks<Vec<u64>>,
     processes: HashSet<u32>,
     crossed: u64,
     /// Whether the source's note mentions them.
@@ -208,7 +208,7 @@ impl StepRows {
         StepRows {
             source,
             names,
-            threads: ThreadSpans::new(source, names::STEPS, KEPT),
+            threads: ThreadTracks::new(source, Lane::spans(names::STEPS, Discipline::Nested), KEPT),
             processes: HashSet::new(),
             crossed: 0,
             noted: false,

@@ -101,7 +101,7 @@ fn falls((before, now): (f64, f64), least: f64) -> bool {
 fn a_part_falls(durations: &[f64], lately: usize, usual: f64, least: f64) -> Option<usize> {
     let split = durations.len().checked_sub(lately.max(PART_OF))?;
     let first = split.saturating_sub(COMPARED_WITH);
-    let before = lost_at_most(durations.get(first..split)?, 1.0 - RARE, usual)?;
+    let before = lost_at_most(&durations[first..split], 1.0 - RARE, usual)?;
     // They may be many: the count ends with the first that is too many.
     let bar = before / FALLS;
     let long = durations[split..].iter().filter(|ns| **ns - usual > bar);
@@ -128,22 +128,26 @@ fn lost_at_most(durations: &[f64], share: f64, usual: f64) -> Option<f64> {
 
 /// The step from which on a part of the latest loses several times as much as nearly all before.
 fn a_part_rises(durations: &[f64], usual: f64, least: f64) -> Option<usize> {
-    let split = durations.len().checked_sub(PART_OF).filter(|before| *before >= PART_OF)?;
+    let split = durations.len().checked_sub(PART_OF)?;
     // All of them: each second one would hit or miss what comes at each sixth.
     let first = split.saturating_sub(COMPARED_WITH);
     let before = lost_at_most(&durations[first..split], NEARLY_ALL, usual)?;
     let rises = |ns: &f64| rises((before, ns - usual), usual, least);
-    let share = durations[split..].iter().filter(|ns| rises(ns)).count() as f64 / PART_OF as f64;
+    let long = durations[split..].iter().filter(|ns| rises(ns)).count();
+    if long < PART {
+        return None;
+    }
+    let share = long as f64 / PART_OF as f64;
     // Before there were hardly any, and from then on this share: where that fits best.
     let (mut sum, mut lowest, mut at) = (0.0, f64::INFINITY, split);
-    for (i, ns) in durations.iter().enumerate().skip(first.max(split.saturating_sub(PART_OF))) {
+    for (i, ns) in durations.iter().enumerate().skip(split - PART_OF) {
         let is_long = f64::from(u8::from(rises(ns)));
         if is_long > 0.0 && sum < lowest {
             (lowest, at) = (sum, i);
         }
         sum += is_long - share / 2.0;
     }
-    (share * PART_OF as f64 >= PART as f64).then_some(at)
+    Some(at)
 }
 
 /// How the mean loss of a step changed from one anomaly to the next, in ns.

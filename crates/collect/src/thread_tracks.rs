@@ -1,15 +1,15 @@
-//! Span tracks of threads, whose spans contain or follow each other.
+//! Tracks of threads, one of a kind for each.
 
 use foldhash::{HashMap, HashMapExt as _};
-use gpuwhy_schema::{Discipline, EntityId, Lane, SourceId, TrackId};
+use gpuwhy_schema::{EntityId, Lane, SourceId, TrackId};
 
 use crate::context::Context;
 use crate::span_nesting::SpanNesting;
 
-/// One span track for each thread.
-pub(crate) struct ThreadSpans<T> {
+/// One track of a kind for each thread.
+pub(crate) struct ThreadTracks<T> {
     source: SourceId,
-    name: &'static str,
+    kind: Lane<'static>,
     /// Threads that are kept; beyond this number all are forgotten and start again.
     most: usize,
     threads: HashMap<u32, ThreadTrack<T>>,
@@ -21,16 +21,16 @@ pub(crate) struct ThreadTrack<T> {
     pub entity: EntityId,
     /// Its track.
     pub track: TrackId,
-    /// Its spans so far.
+    /// Its spans so far, if it has spans, which contain or follow each other.
     pub nesting: SpanNesting,
     /// What else the probe keeps of the thread.
     pub more: T,
 }
 
-impl<T: Default> ThreadSpans<T> {
-    /// Tracks of this name, with no threads yet.
-    pub fn new(source: SourceId, name: &'static str, most: usize) -> ThreadSpans<T> {
-        ThreadSpans { source, name, most, threads: HashMap::new() }
+impl<T: Default> ThreadTracks<T> {
+    /// Tracks of this kind, with no threads yet.
+    pub fn new(source: SourceId, kind: Lane<'static>, most: usize) -> ThreadTracks<T> {
+        ThreadTracks { source, kind, most, threads: HashMap::new() }
     }
 
     /// The track of thread `tid` of process `tgid`.
@@ -40,8 +40,7 @@ impl<T: Default> ThreadSpans<T> {
         }
         let entity = cx.thread(tid, tgid, None);
         let mut new = || {
-            let kind = Lane::spans(self.name, Discipline::Nested);
-            let track = cx.catalog.track(entity, None, kind, self.source);
+            let track = cx.catalog.track(entity, None, self.kind, self.source);
             ThreadTrack { entity, track, nesting: SpanNesting::default(), more: T::default() }
         };
         let thread = self.threads.entry(tid).or_insert_with(&mut new);
