@@ -95,8 +95,8 @@ nccl: ## Fetches the libnccl of three releases (1.3 GB), which tests of the plug
 	scripts/nccl.sh
 
 .PHONY: programs-env
-programs-env: ## Installs the programs of Python that `make bench-real` disturbs (1.2 GB): XGBoost, JAX, Ray, FastAPI, llama.cpp.
-	scripts/programs-env.sh llama
+programs-env: ## Installs the programs of Python that `make bench-real` disturbs (3.2 GB): XGBoost, JAX, TensorFlow, llama.cpp and others.
+	scripts/programs-env.sh llama more
 
 .PHONY: train-env
 train-env: ## Builds the Python of `make bench-train` beside that of `make llm-env` (0.3 GB more): PyTorch, transformers, Lightning.

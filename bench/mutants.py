@@ -1,17 +1,19 @@
 """A sample of the mutants of each crate, drawn by a seed, and whether the crate's own tests catch them.
 
-A mutant that was tried is not tried again while its crate is the same, so that a run can be cut short at any time. A
-mutant that never ends counts as caught, one that does not compile not at all.
+All mutants are dealt out into shards of about ten, each of which holds some of every file, and shards are tried in an order
+that the seed says until they hold as many as are wanted. A shard that was tried is not tried again while its crate is the
+same, so that a run can be cut short at any time; one that was cut short counts nothing. A mutant that never ends counts as
+caught, one that does not compile not at all.
 """
 
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
 import tempfile
+import time
 
 from measure import made, share, write
 
@@ -21,16 +23,31 @@ CRATES = [word for word in os.environ.get("ONLY", "").split(",") if word] or [
 PER_CRATE = int(os.environ.get("PER_CRATE", "60"))
 SEED = int(os.environ.get("SEED", "1"))
 SECONDS = float(os.environ.get("SECONDS_A_CRATE", "3600"))
+IN_A_SHARD = 10
 RESULT = "bench/results/mutants.json"
 OUTCOMES = {
     "CaughtMutant": "caught", "MissedMutant": "missed", "Timeout": "timeout", "Unviable": "unviable",
 }
+# Each shard is tried in a copy of the tree; what is built of it is kept for the next.
+BUILT = os.environ.get("CARGO_TARGET_DIR") or os.path.abspath("target/mutants")
+# The copy lies elsewhere, and some tests read the traces beside the tree.
+TRACES = os.path.abspath(os.environ.get("GPUWHY_TRACES", "../shared/data"))
+# That it is interrupted when the time is up needs no backtrace.
+ENVIRONMENT = {**os.environ, "CARGO_TARGET_DIR": BUILT, "RUST_BACKTRACE": "0"}
+if os.path.isdir(TRACES):
+    ENVIRONMENT["GPUWHY_TRACES"] = TRACES
 
 
-def mutants_of(crate):
-    """The names of all mutants of a crate."""
-    command = ["cargo", "mutants", "--list", "--json", "--package", f"gpuwhy-{crate}"]
-    return [one["name"] for one in json.loads(subprocess.run(command, check=True, capture_output=True).stdout)]
+def shard(crate, at, of):
+    """What says which mutants are meant. A pattern of names would not do: cargo-mutants 27.1.0 tries those that delete a
+    field whatever the pattern."""
+    return ["--package", f"gpuwhy-{crate}", "--shard", f"{at}/{of}", "--sharding", "round-robin"]
+
+
+def mutants_of(crate, *which):
+    """How many mutants a crate has, or a shard of it."""
+    command = ["cargo", "mutants", "--list", "--json", *(which or ["--package", f"gpuwhy-{crate}"])]
+    return len(json.loads(subprocess.run(command, check=True, capture_output=True).stdout))
 
 
 def outcomes(folder):
@@ -45,29 +62,27 @@ def outcomes(folder):
             if one["summary"] in OUTCOMES}
 
 
-def try_out(crate, names):
-    """Tries mutants until all are done or the time is up."""
+def try_out(which, seconds):
+    """Tries the mutants of a shard; `None` if they took longer."""
     folder = tempfile.mkdtemp(prefix="gpuwhy-mutants-", dir="/var/tmp")
     # Tests of the library and of the crate alone, and a minute for what takes seconds.
-    command = ["cargo", "mutants", "--package", f"gpuwhy-{crate}", "--output", folder, "--no-shuffle",
-               "--minimum-test-timeout", "60", "--colors", "never", "--cap-lints", "true"]
-    command += ["--re", "|".join(f"^{re.escape(name)}$" for name in names)]
-    # That it is interrupted when the time is up needs no backtrace.
-    quiet = {**os.environ, "RUST_BACKTRACE": "0"}
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True, env=quiet)
+    command = ["cargo", "mutants", *which, "--output", folder, "--no-shuffle", "--minimum-test-timeout", "60",
+               "--colors", "never", "--cap-lints", "true"]
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True, env=ENVIRONMENT)
+    is_whole = True
     try:
-        child.wait(timeout=SECONDS)
+        child.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
-        print(f"{crate}: the time is up")
+        is_whole = False
     finally:
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGINT)
             child.wait()
     done = outcomes(folder)
-    if not done and child.returncode not in (0, None):
-        raise SystemExit(f"{crate}: cargo mutants ended with {child.returncode}; see {folder}")
+    if is_whole and not done:
+        raise SystemExit(f"cargo mutants ended with {child.returncode}; see {folder}")
     shutil.rmtree(folder, ignore_errors=True)
-    return done
+    return done if is_whole else None
 
 
 def tree(crate):
@@ -89,6 +104,16 @@ def summed(row):
     }
 
 
+def keep(rows):
+    """Writes what is known so far."""
+    listed = [rows[name] for name in sorted(rows)]
+    caught, viable = sum(one["caught"] for one in listed), sum(one["viable"] for one in listed)
+    figures = {f"caught_share_{one['crate']}": share(one["caught"], one["viable"]) for one in listed if one["viable"]}
+    command = f"make bench-mutants PER_CRATE={PER_CRATE} SEED={SEED}"
+    write("mutants", {"made": made(command), "figures": {"caught_share": share(caught, max(viable, 1)), **figures},
+                      "crates": listed})
+
+
 def main():
     try:
         with open(RESULT) as file:
@@ -96,22 +121,28 @@ def main():
     except FileNotFoundError:
         rows = {}
     for crate in CRATES:
-        names = mutants_of(crate)
-        sample = random.Random(f"{SEED} {crate}").sample(sorted(names), min(PER_CRATE, len(names)))
+        mutants = mutants_of(crate)
+        of = max(1, mutants // IN_A_SHARD)
         row = rows.get(crate, {})
-        tried = row["tried"] if row.get("tree") == tree(crate) else {}
-        left = [name for name in sample if name not in tried]
-        print(f"{crate}: {len(names)} mutants, {len(left)} of a sample of {len(sample)} to be tried", flush=True)
-        if left:
-            tried = {**tried, **try_out(crate, left)}
-        rows[crate] = summed({"crate": crate, "tree": tree(crate), "mutants": len(names), "tried": tried})
-        print(f"{crate}: {rows[crate]['caught']} of {rows[crate]['viable']} caught", flush=True)
-        listed = [rows[name] for name in sorted(rows)]
-        caught, viable = sum(one["caught"] for one in listed), sum(one["viable"] for one in listed)
-        figures = {f"caught_share_{one['crate']}": share(one["caught"], one["viable"]) for one in listed if one["viable"]}
-        command = f"make bench-mutants PER_CRATE={PER_CRATE} SEED={SEED}"
-        write("mutants", {"made": made(command), "figures": {"caught_share": share(caught, max(viable, 1)), **figures},
-                          "crates": listed})
+        is_same = row.get("tree") == tree(crate) and row.get("shards_of") == of
+        tried, shards = (row["tried"], row["shards"]) if is_same else ({}, [])
+        until = time.monotonic() + SECONDS
+        for at in random.Random(f"{SEED} {crate}").sample(range(of), of):
+            left = until - time.monotonic()
+            if len(tried) >= PER_CRATE or at in shards:
+                continue
+            print(f"{crate}: {len(tried)} of {PER_CRATE} mutants tried, of {mutants}", flush=True)
+            done = try_out(shard(crate, at, of), left) if left > 0 else None
+            if done is None:
+                print(f"{crate}: the time is up")
+                break
+            tried, shards = {**tried, **done}, [*shards, at]
+            rows[crate] = summed({
+                "crate": crate, "tree": tree(crate), "mutants": mutants, "shards_of": of, "shards": shards,
+                "tried": tried,
+            })
+            keep(rows)
+            print(f"{crate}: {rows[crate]['caught']} of {rows[crate]['viable']} caught", flush=True)
 
 
 main()

@@ -8,7 +8,7 @@
 # ONLY=word[,word] runs the situations whose names or programs hold a word. Needs root; installs PostgreSQL, Redis,
 # MariaDB, nginx, node, memcached, Java, Go, Ruby, Flask, gRPC, PyTorch, LAMMPS, HAProxy, PHP, ffmpeg, scikit-learn, Apache,
 # Varnish, Erlang, etcd, Unbound, GROMACS, Squid, BIND and Prometheus where they are missing. vLLM takes part if `make llm-env` was run,
-# and XGBoost, JAX, Ray, FastAPI and llama.cpp if `make programs-env` was.
+# and XGBoost, JAX, Ray, FastAPI, llama.cpp, Keras, LightGBM, ONNX Runtime and DuckDB if `make programs-env` was.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 wanted=()

@@ -10,6 +10,7 @@ import time
 
 import engine
 import later
+import newer
 import others
 import runtimes
 import servers
@@ -147,5 +148,6 @@ ALL = [
     *runtimes.ALL,
     *others.ALL,
     *later.ALL,
+    *newer.ALL,
     *engine.ALL,
 ]

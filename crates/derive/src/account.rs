@@ -264,10 +264,13 @@ impl Walk<'_> {
         }
     }
 
+    /// The cgroup of a thread that may have a quota of CPU time. Of the first version, the group that its process belongs to
+    /// may be one of another controller.
     fn cgroup(&self, thread: EntityId) -> Option<EntityId> {
         let process = self.world.entity(self.world.process(thread))?;
         let parent = self.world.entity(process.parent?)?;
-        (parent.kind == EntityKind::Cgroup).then_some(parent.id)
+        let is_of_others = parent.key.starts_with("v1:") && !parent.key.starts_with("v1:cpu:");
+        (parent.kind == EntityKind::Cgroup && !is_of_others).then_some(parent.id)
     }
 
     /// On a CPU. A rank that runs on while another one is stopped waits for it: it spins.

@@ -530,6 +530,36 @@ mod tests {
     }
 
     #[test]
+    fn two_rounds_of_iterations_say_which_each_holds() {
+        let mut activity = program(&[("gemm", 100, 900, 2, Kind::Kernel)]);
+        let mut mark = |name: &str, from: i64, to: i64| {
+            activity.mark(&name.into(), (Ns(from * MS), Ns(to * MS)));
+        };
+        (0..3).for_each(|i| mark(&format!("step {i}"), 100 + 100 * i, 200 + 100 * i));
+        mark("evaluate", 400, 500);
+        (3..7).for_each(|i| mark(&format!("step {i}"), 200 + 100 * i, 300 + 100 * i));
+        assert_eq!(
+            told(&activity),
+            "step 0 to step 2 100-400, evaluate 400-500, step 3 to step 6 500-900"
+        );
+    }
+
+    #[test]
+    fn ranges_that_hold_little_of_the_time_or_all_of_it_are_no_phases() {
+        let marked = |ranges: &[(i64, i64)]| {
+            let mut activity = program(&[("gemm", 100, 900, 2, Kind::Kernel)]);
+            for (i, (from, to)) in ranges.iter().enumerate() {
+                let name = ["load", "train", "save"][i];
+                activity.mark(&name.into(), (Ns(from * MS), Ns(to * MS)));
+            }
+            told(&activity)
+        };
+        assert_eq!(marked(&[(100, 150), (300, 350)]), "work 100-899");
+        assert_eq!(marked(&[(100, 890)]), "work 100-899");
+        assert_eq!(marked(&[(200, 700)]), "set-up 100-200, load 200-700, end 700-899");
+    }
+
+    #[test]
     fn a_program_without_work_has_no_phases() {
         assert_eq!(told(&program(&[("cudaMalloc", 0, 40, 4, Kind::Call)])), "");
         assert_eq!(told(&program(&[])), "");

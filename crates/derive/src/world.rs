@@ -877,13 +877,20 @@ impl World {
         self.steal.get(&cpu).map_or(Ns::ZERO, |ticks| Ns(sum_of(ticks, window) as i64))
     }
 
-    /// The cgroup that was out of quota most in the window.
+    /// The cgroup that was out of quota most in the window, or else around it: of a group that was just made or removed not
+    /// all is counted.
     pub(crate) fn throttled_group(&self, window: Interval) -> Option<EntityId> {
-        let weigh = |(id, ticks): (&EntityId, &Vec<Tick>)| (*id, sum_of(ticks, window));
-        heaviest(self.throttled.iter().map(weigh).filter(|(_, w)| *w > 0.0).collect())
+        let most = |window| {
+            let weigh = |(id, ticks): (&EntityId, &Vec<Tick>)| (*id, sum_of(ticks, window));
+            heaviest(self.throttled.iter().map(weigh).filter(|(_, w)| *w > 0.0).collect())
+        };
+        let around = (window.0.saturating_sub(OUT_OF_QUOTA), window.1.saturating_add(OUT_OF_QUOTA));
+        most(window).or_else(|| most(around))
     }
 }
 
+/// A group that was out of quota is counted as such within this time of when it was.
+const OUT_OF_QUOTA: Ns = Ns::secs(2);
 /// States that are looked at to see who ended a wait that timed out again and again.
 const AGAIN: usize = 2048;
 /// Between two such waits the thread runs no longer than this.

@@ -118,6 +118,13 @@ mod tests {
     }
 
     #[test]
+    fn a_judge_that_is_surer_when_it_is_wrong_is_never_less_sure_by_more_confidence() {
+        let mut random = Random::new(6);
+        let calibration = Calibration::fit(&judged(&mut random, 4000, |c| 1.4 - c));
+        assert_eq!(calibration.apply(0.95), calibration.apply(0.6), "{calibration:?}");
+    }
+
+    #[test]
     fn an_honest_judge_is_left_alone() {
         let mut random = Random::new(5);
         let calibration = Calibration::fit(&judged(&mut random, 4000, |c| c));

@@ -783,3 +783,6 @@ pub fn shown(name: &str) -> String {
     const WIDE: usize = 24;
     table::shortened(name, WIDE).0
 }
+
+#[cfg(test)]
+mod tests;

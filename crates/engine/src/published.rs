@@ -219,4 +219,39 @@ mod tests {
         assert_eq!(filled(Measure::Gauge), [4.0, 4.0, 4.0, 6.0]);
         assert_eq!(filled(Measure::Total), [0.0, 0.0, 0.0, 2.0]);
     }
+
+    #[test]
+    fn windows_follow_each_other_and_each_has_half_a_minute_or_what_there_is_as_its_base() {
+        let series = |samples: usize| Series {
+            from: Ns::ZERO,
+            latency: (0..samples).map(|at| 10.0 + (at % 7) as f64).collect(),
+            metrics: Vec::new(),
+        };
+        let of = |samples| -> Vec<_> {
+            windows(&series(samples))
+                .into_iter()
+                .map(|(window, ..)| (window.start, window.end))
+                .collect()
+        };
+        let behind_the_base = (BASE, BASE + WINDOW);
+        let next = (BASE + WINDOW, BASE + 2 * WINDOW);
+        assert_eq!(of(2 * BASE)[..2], [behind_the_base, next]);
+        assert_eq!(of(2 * BASE).len(), BASE / WINDOW);
+        assert_eq!(of(4 * WINDOW), [(2 * WINDOW, 3 * WINDOW), (3 * WINDOW, 4 * WINDOW)]);
+        assert_eq!(of(WINDOW), []);
+    }
+
+    #[test]
+    fn a_latency_that_jumps_is_a_spike_of_its_window() {
+        let mut series = Series {
+            from: Ns::ZERO,
+            latency: (0..2 * BASE).map(|at| 10.0 + (at % 7) as f64).collect(),
+            metrics: Vec::new(),
+        };
+        series.latency[BASE + WINDOW + 3..BASE + WINDOW + 90].fill(100.0);
+        let found: Vec<_> =
+            windows(&series).into_iter().filter(|(_, spike, _)| *spike > 10.0).collect();
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].0, BASE + WINDOW..BASE + 2 * WINDOW);
+    }
 }

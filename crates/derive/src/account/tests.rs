@@ -290,6 +290,25 @@ impl Scene {
         self
     }
 
+    /// The process is in a cgroup.
+    fn in_group(&mut self, process: &str, group: &str) -> &mut Scene {
+        let group = self.lanes.entity(EntityKind::Cgroup, group, |_| {});
+        let process = self.lanes.entity(EntityKind::Process, process, |_| {});
+        self.lanes.update(process, |e| e.parent = Some(group));
+        self
+    }
+
+    /// The cgroup was out of quota for 5 of the 10 ms from then on.
+    fn out_of_quota(&mut self, group: &str, at: i64) -> &mut Scene {
+        let group = self.lanes.entity(EntityKind::Cgroup, group, |_| {});
+        let track = self.track(group, Lane::counter(names::THROTTLED, "ns", Measure::Delta));
+        for (at, ms) in [(at - 10, 0), (at, 5)] {
+            let row = gpuwhy_schema::Counter { ts: Ns(at * MS), track, value: (ms * MS) as f64 };
+            self.rows.counter.push(row);
+        }
+        self
+    }
+
     /// A process needed pages of files from which `evictor` had evicted as many, nobody if there is none.
     fn missed(&mut self, reader: &str, evictor: Option<&str>, at: i64, pages: f64) -> &mut Scene {
         let mut process = |name: &str| {
@@ -733,6 +752,26 @@ fn waiting_for_own_kernels_is_gpu_time_and_for_others_is_the_queue() {
         scene.step("job/main", 0, 8),
         "run 1, gpu_queue(other) 2, gpu 3, timer(job) 1, run 1"
     );
+}
+
+#[test]
+fn who_is_out_of_quota_is_the_group_that_is_counted_so_then_or_around_then_and_else_its_own() {
+    let told = |group: &str, counted: &[(&str, i64)]| {
+        let mut scene = Scene::default();
+        scene.thread("job/main", "RTTR").in_group("job", group);
+        for (of, at) in counted {
+            scene.out_of_quota(of, *at);
+        }
+        scene.step("job/main", 0, 4)
+    };
+    let by = |who| format!("run 1, throttled{who} 2, run 1");
+    assert_eq!(told("v1:memory:/a", &[("v1:cpu:/a", 0), ("v1:cpu:/", 40)]), by("(v1:cpu:/a)"));
+    // The tick that would count it is missing.
+    assert_eq!(told("v1:memory:/a", &[("v1:cpu:/a", 900)]), by("(v1:cpu:/a)"));
+    assert_eq!(told("v1:memory:/a", &[("v1:cpu:/a", 9000)]), by(""));
+    assert_eq!(told("v1:memory:/a", &[]), by(""));
+    assert_eq!(told("v1:cpu:/a", &[]), by("(v1:cpu:/a)"));
+    assert_eq!(told("v2:/a", &[]), by("(v2:/a)"));
 }
 
 #[test]

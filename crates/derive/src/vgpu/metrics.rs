@@ -217,8 +217,10 @@ impl Usage {
 
     /// Adds to `wait` where a stretch went in which a request was on no engine; the causes sum to the stretch.
     pub(super) fn off_engine(&self, request: &Request, (from, to): (i64, i64), wait: &mut Wait) {
-        let heard = request.when(Stage::VgpuQueued).unwrap_or(from).clamp(from, to.max(from));
-        let handed = held_until(request).map_or(from, |handed| handed.clamp(heard, to.max(heard)));
+        let to = to.max(from);
+        wait.total += to - from;
+        let heard = request.when(Stage::VgpuQueued).unwrap_or(from).clamp(from, to);
+        let handed = held_until(request).map_or(from, |handed| handed.clamp(heard, to));
         self.in_guest(request, (from, heard), wait);
         self.split(request, (heard, handed), true, wait);
         self.split(request, (handed, to), false, wait);
@@ -233,7 +235,6 @@ impl Usage {
         for (begin, end) in on_host.uncovered(from, to) {
             self.split(request, (at, begin), true, wait);
             wait.guest += end - begin;
-            wait.total += end - begin;
             at = end;
         }
         self.split(request, (at, to), true, wait);
@@ -245,7 +246,6 @@ impl Usage {
         if from >= to {
             return;
         }
-        wait.total += to - from;
         let mut left = to - from;
         let own = self.by_tenant.get(&(request.engine, request.tenant));
         let own = own.map_or(0, |own| own.within(from, to));
@@ -278,7 +278,6 @@ impl Usage {
         let (from, to) = (request.queued()?, request.began()?);
         let mut wait = Wait::default();
         self.off_engine(request, (from, to), &mut wait);
-        wait.total = to - from;
         Some(wait)
     }
 }

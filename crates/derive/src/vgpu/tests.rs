@@ -145,6 +145,21 @@ fn a_request_on_the_second_port_begins_when_the_first_ends() {
 }
 
 #[test]
+fn the_time_of_an_engine_is_of_those_whose_jobs_ran() {
+    let job = |client: i64, from: i64, to: i64| {
+        format!(
+            "{from} drm_sched_job_queue name=gfx dev=a fence_context={client} fence_seqno=1 client_id={client}
+             {from} drm_sched_job_run name=gfx dev=a fence_context={client} fence_seqno=1 client_id={client}
+             {to} drm_sched_job_done fence_context={client} fence_seqno=1\n"
+        )
+    };
+    let (model, requests) = followed(&[job(5, 10, 60), job(6, 62, 90)].concat());
+    let all = metrics(&model, &requests, &Usage::new(&requests), (40, 70));
+    let tenants = all.tenants.iter().map(|own| (own.tenant, own.busy.clone()));
+    assert_eq!(tenants.collect::<Vec<_>>(), [(0, [(0, 20)].into()), (1, [(0, 8)].into())]);
+}
+
+#[test]
 fn jobs_of_the_drm_scheduler_are_followed_by_their_fences() {
     let (model, requests) = followed(
         "10 drm_sched_job_queue name=gfx dev=0000:03:00.0 fence_context=8 fence_seqno=2 client_id=5

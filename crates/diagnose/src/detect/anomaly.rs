@@ -161,9 +161,7 @@ impl Open {
         if !self.durations.len().is_multiple_of(ASKED) {
             return None;
         }
-        let since =
-            self.begins.partition_point(|ts| *ts <= now.saturating_sub(config.merge_within));
-        let lately = (since > 0).then(|| self.begins.len() - since + 1);
+        let lately = level::lately(&self.begins, now, config);
         let (at, change) = level::change(&self.durations, lately, self.fit.center.exp(), config)?;
         let begins = self.begins[at];
         let lasted = begins.saturating_sub(self.since);

@@ -29,6 +29,10 @@ pub enum Change {
 /// The latest steps of which the median is taken for a rise; for a fall they are those of so long a time as anomalies
 /// may pause.
 const LATEST: usize = 12;
+/// Where they come seldom, so many do for a fall,
+const SELDOM: usize = 5;
+/// if they are those of so many times as long as anomalies may pause.
+const SELDOM_FOR: i64 = 3;
 /// Steps that are looked at of each side, at most: of more, each second one, and so on.
 const LOOKED_AT: usize = 128;
 /// So many steps before the latest are looked at, at most.
@@ -58,8 +62,7 @@ const SINGLE: f64 = 0.02;
 const COMPARED_WITH: usize = 1024;
 
 /// Where the steps of an anomaly came to another level, if the latest have: the first step of the new level, and which
-/// it is. `durations` of all its steps and `usual`, in ns; `lately` are the steps of so long a time as anomalies may pause,
-/// none if it has not lasted so long.
+/// it is. `durations` of all its steps and `usual`, in ns; a fall is looked for in the last [`lately`].
 pub(super) fn change(
     durations: &[f64],
     lately: Option<usize>,
@@ -79,12 +82,24 @@ pub(super) fn change(
     if let Some(at) = a_part_falls(durations, lately, usual, least) {
         return Some((at, Change::Fallen));
     }
-    let (before, now, first) = levels(durations, (lately.max(LATEST), MOSTLY), usual)?;
+    let (before, now, first) = levels(durations, (lately, MOSTLY), usual)?;
     if falls((before, now), least) {
         let at = first + turns_at(&durations[first..], usual, (before, now));
         return Some((at, Change::Fallen));
     }
     None
+}
+
+/// How many of the latest steps, of which the last ended at `now`, say whether an anomaly has fallen: those of so long a time
+/// as anomalies may pause, if they are many, and else those of a longer time; none if it has not lasted so long.
+pub(super) fn lately(begins: &[Ns], now: Ns, config: &Detection) -> Option<usize> {
+    let before = |time: Ns| begins.partition_point(|ts| *ts <= now.saturating_sub(time));
+    let steps = match before(config.merge_within) {
+        0 => return None,
+        since => begins.len() - since + 1,
+    };
+    let seldom = begins.len() - before(Ns(config.merge_within.0.saturating_mul(SELDOM_FOR)));
+    Some(steps.max(if seldom < SELDOM { LATEST } else { seldom.min(LATEST) }))
 }
 
 /// Whether steps that lose `now` lose several times what they lost `before`. All in ns.
@@ -212,12 +227,12 @@ mod tests {
     fn divided(levels: &[(usize, f64)]) -> String {
         let all: Vec<f64> =
             levels.iter().flat_map(|&(n, ms)| std::iter::repeat_n(ms * 1e6, n)).collect();
+        let mut begins = Vec::new();
+        let mut now = 0.0;
         for n in 1..=all.len() {
-            let mut lasted = all[..n].iter().rev().scan(0.0, |sum, ns| {
-                *sum += ns;
-                Some(*sum)
-            });
-            let lately = lasted.position(|sum| sum >= 2e9).map(|at| at + 1);
+            begins.push(Ns(now as i64));
+            now += all[n - 1];
+            let lately = lately(&begins, Ns(now as i64), &Detection::default());
             if let Some((at, change)) = change(&all[..n], lately, 10e6, &Detection::default()) {
                 return format!("at {at}: {change:?} after {n}");
             }
@@ -231,6 +246,32 @@ mod tests {
         // It has to last as long as a pause may.
         assert_eq!(divided(&[(100, 30.0), (300, 12.0)]), "at 100: Fallen after 232");
         assert_eq!(divided(&[(100, 30.0), (120, 12.0), (5, 30.0)]), "whole");
+    }
+
+    /// Steps of a fifth of a second and more, as they begin, ms.
+    fn falls_after(behind: &[(i64, f64)]) -> Option<usize> {
+        let high = (0..40).map(|n| (200 * n, 30.0));
+        let all: Vec<(Ns, f64)> = high
+            .chain(behind.iter().map(|&(at, ms)| (8000 + at, ms)))
+            .map(|(at, ms)| (Ns::millis(at), ms * 1e6))
+            .collect();
+        let (begins, durations): (Vec<Ns>, Vec<f64>) = all.into_iter().unzip();
+        (41..=begins.len()).find(|&n| {
+            let lately = lately(&begins[..n], begins[n - 1], &Detection::default());
+            let change = change(&durations[..n], lately, 10e6, &Detection::default());
+            change.is_some_and(|(at, change)| (at, change) == (40, Change::Fallen))
+        })
+    }
+
+    #[test]
+    fn of_steps_that_come_seldom_a_few_of_a_longer_time_say_that_it_is_over() {
+        let some: Vec<(i64, f64)> = (1..=8).map(|n| (1500 * n, 11.5)).collect();
+        assert_eq!(falls_after(&some), None, "of each six seconds there are four");
+        let some: Vec<(i64, f64)> = (1..=8).map(|n| (1100 * n, 11.5)).collect();
+        assert_eq!(falls_after(&some), Some(46), "six seconds hold more than the five");
+        let again: Vec<(i64, f64)> =
+            (1..=8).map(|n| (1100 * n, if n % 4 == 0 { 30.0 } else { 11.5 })).collect();
+        assert_eq!(falls_after(&again), None, "it goes on, now and then");
     }
 
     #[test]
