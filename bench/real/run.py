@@ -172,10 +172,12 @@ def by_host(finding, host):
 
 def told_apart(found, host):
     """The false alarms, and what was told as the host's doing while its own counters say so."""
-    told = {"alarms": [], **{name: [] for name in HOSTS}}
+    told = {"alarms": [], "alarmed_steps": 0, **{name: [] for name in HOSTS}}
     for one in found:
         name = by_host(one, host) or "alarms"
         told[name].append(one["summary"])
+        if name == "alarms":
+            told["alarmed_steps"] += sum(series["steps"] for series in one["series"])
         print(f"{name.upper()}:", one["summary"], causes(one), parts(one), flush=True)
     return told
 
@@ -315,6 +317,13 @@ def result(sessions):
         slowed = [row for row in slowed if row["at_end"] != "no effect"]
         figures["engine_recall"] = share(sum(row["said"] != "nothing" for row in slowed), max(1, len(slowed)))
         figures["engine_false_per_hour"] = rate(sum(len(one["alarms"]) for one in of_engines), hours)
+        # Sessions before these were counted have none.
+        counts = [one for one in of_engines if "alarmed_steps" in one]
+        judged = max(1, sum(one["p99_line"]["judged"] for one in counts))
+        if counts:
+            figures["engine_false_alert_rate"] = share(sum(one["alarmed_steps"] for one in counts), judged)
+            above = sum(one["p99_line"]["above_in_calm"] for one in counts)
+            figures["p99_line_false_alert_rate"] = share(above, judged)
         figures["p99_line_seen"] = share(of_lines("seen"), max(1, of_lines("disturbances")))
         figures["p99_line_false_per_hour"] = rate(of_lines("above_in_calm"), hours)
     # Of several builds, the last one's name.
