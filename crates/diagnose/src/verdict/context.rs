@@ -21,6 +21,8 @@ pub struct JudgeContext<'a> {
     demands: Demands,
     /// Pids of gpuwhy's own processes that recorded.
     recorders: HashSet<i64>,
+    /// The control group of the processes of a command, where there is but one that is known.
+    only_groups: HashMap<&'a Name, Option<EntityId>>,
 }
 
 /// Entities that are one culprit.
@@ -39,6 +41,12 @@ struct Loss {
     classes: &'static [Class],
     /// Whether it lost events, rather than was set up to see fewer.
     lost: bool,
+}
+
+/// What a process belongs to, if more is known than its host.
+fn home(entities: &HashMap<EntityId, &Entity>, process: &Entity) -> Option<EntityId> {
+    let is_host = |id: &EntityId| entities.get(id).is_some_and(|of| of.kind == EntityKind::Host);
+    process.parent.filter(|id| !is_host(id))
 }
 
 /// Losses rarer than one event in this many do not change a verdict.
@@ -73,8 +81,17 @@ impl<'a> JudgeContext<'a> {
         let sources: HashMap<_, _> = rows.source.iter().map(|s| (s.id, s)).collect();
         let mut sources: Vec<_> = sources.into_values().collect();
         sources.sort_by_key(|s| s.id);
+        let entities: HashMap<EntityId, &Entity> = rows.entity.iter().map(|e| (e.id, e)).collect();
+        let mut only_groups: HashMap<&Name, Option<EntityId>> = HashMap::default();
+        for process in entities.values().filter(|e| e.kind == EntityKind::Process) {
+            if let Some(parent) = home(&entities, process) {
+                let known = only_groups.entry(&process.name).or_insert(Some(parent));
+                *known = known.filter(|of| *of == parent);
+            }
+        }
         JudgeContext {
-            entities: rows.entity.iter().map(|e| (e.id, e)).collect(),
+            only_groups,
+            entities,
             tracks: rows.track.iter().map(|t| ((t.entity, &*t.name), t)).collect(),
             loss: sources.into_iter().filter_map(Loss::of).collect(),
             readings: Readings::default(),
@@ -113,11 +130,14 @@ impl<'a> JudgeContext<'a> {
     }
 
     /// By what processes are taken together that do the same: the command and the control group; anything else
-    /// is alone, and so is the process that recorded: what it does is not what others of its name do.
+    /// is alone, and so is the process that recorded: what it does is not what others of its name do. A process that ended
+    /// before its control group was read is of the one in which all others of its command are.
     pub(super) fn group(&self, id: EntityId) -> Group {
         match self.entities.get(&id) {
             Some(e) if e.kind == EntityKind::Process && !self.records(id) => {
-                Group::Command(e.name.clone(), e.parent)
+                let known = home(&self.entities, e);
+                let only = || self.only_groups.get(&e.name).copied().flatten();
+                Group::Command(e.name.clone(), known.or_else(only))
             }
             _ => Group::Alone(id),
         }
@@ -224,6 +244,42 @@ mod tests {
         let rows = Rows { entity, ..Rows::default() };
         let culprit = JudgeContext::new(&rows).culprit(EntityId(1)).unwrap();
         assert_eq!((culprit.pid, culprit.cgroup.as_deref()), (Some(1), Some("v2:/2")));
+    }
+
+    #[test]
+    fn a_process_whose_control_group_is_not_known_is_taken_with_those_of_its_command_if_these_have_one()
+     {
+        let made = |id: u32, kind, name: &str, parent: Option<u32>| Entity {
+            id: EntityId(id),
+            kind,
+            key: id.to_string().into(),
+            name: name.into(),
+            number: Some(id.into()),
+            parent: parent.map(EntityId),
+            from: Some(Ns::ZERO),
+            to: None,
+        };
+        let process = |id, name, parent| made(id, EntityKind::Process, name, parent);
+        let entity = vec![
+            made(1, EntityKind::Cgroup, "a", None),
+            made(2, EntityKind::Cgroup, "b", None),
+            made(10, EntityKind::Host, "h", None),
+            process(3, "ld", None),
+            process(11, "ld", Some(10)),
+            // What is known later counts.
+            process(4, "ld", None),
+            process(4, "ld", Some(1)),
+            process(5, "sh", Some(1)),
+            process(6, "sh", Some(2)),
+            process(7, "sh", None),
+            process(8, "as", None),
+            process(9, "as", None),
+        ];
+        let rows = Rows { entity, ..Rows::default() };
+        let context = JudgeContext::new(&rows);
+        let together = |a, b| context.group(EntityId(a)) == context.group(EntityId(b));
+        assert!(together(3, 4) && together(11, 4) && together(8, 9));
+        assert!(!together(7, 5) && !together(7, 6) && !together(5, 6) && !together(4, 5));
     }
 
     #[test]

@@ -368,3 +368,58 @@ fn roles(class: &Object) -> Vec<Role> {
     };
     array(class, "roles").iter().filter_map(role).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_say_whose_they_are_and_how_integers_are_laid_out_and_shown() {
+        let text = r#"
+{"type": "preamble", "version": 2, "uuid": [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255]}
+{"type": "trace-class", "environment": {"hostname": "box", "cpus": 4}}
+{"type": "clock-class", "id": "c", "frequency": 1000, "offset-from-origin": {"seconds": 2, "cycles": 5},
+    "uuid": "00010203-0405-0607-0809-0a0b0c0d0eff"}
+{"type": "data-stream-class", "id": 3, "default-clock-class-id": "c", "packet-context-field-class":
+    {"type": "structure", "member-classes": [
+        {"name": "a", "field-class": {"type": "fixed-length-signed-integer", "length": 12, "byte-order": "big-endian",
+            "alignment": 16, "preferred-display-base": 8}},
+        {"name": "b", "field-class": {"type": "fixed-length-bit-array", "length": 7, "byte-order": "little-endian"}},
+        {"name": "c", "field-class": {"type": "variable-length-unsigned-integer"}}]}}
+{"type": "event-record-class", "id": 9, "data-stream-class-id": 3, "name": "e"}"#;
+        let metadata = parse(text.replace("\n{", "\n\u{1e}{").as_bytes()).unwrap();
+        let uuid = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255];
+        assert_eq!((metadata.version, metadata.uuid), (2, Some(uuid)));
+        assert_eq!(metadata.environment["hostname"], "box");
+        assert_eq!(metadata.environment["cpus"], "4");
+        let clock = &metadata.clocks[0];
+        assert_eq!((&*clock.name, clock.frequency, clock.uuid), ("c", 1000, Some(uuid)));
+        assert_eq!((clock.offset_seconds, clock.offset_cycles), (2, 5));
+        let stream = &metadata.streams[0];
+        assert_eq!((stream.id, stream.clock.as_deref()), (3, Some("c")));
+        let event = &metadata.events[0];
+        assert_eq!((event.id, event.stream, &*event.name), (9, 3, "e"));
+        let Some(Type::Struct { fields, .. }) = stream.packet_context.as_deref() else { panic!() };
+        let integers = fields.iter().map(|(_, class)| match &**class {
+            Type::Integer(of) => (of.size, of.align, of.signed, of.base, of.order, of.is_variable),
+            other => panic!("{other:?}"),
+        });
+        let expected = [
+            (12, Some(16), true, 8, Some(Order::Big), false),
+            (7, Some(1), false, 16, Some(Order::Little), false),
+            (64, Some(8), false, 10, Some(Order::Little), true),
+        ];
+        assert_eq!(integers.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn metadata_of_another_version_and_a_class_of_streams_that_comes_twice_are_refused() {
+        let refused = |text: &str| parse(text.as_bytes()).err().map(|fault| fault.what);
+        let other = refused("\u{1e}{\"type\": \"preamble\", \"version\": 3}");
+        assert_eq!(other.as_deref(), Some("metadata of another version than 2"));
+        let stream = "\u{1e}{\"type\": \"data-stream-class\", \"id\": 3}";
+        let twice = refused(&[stream, stream].concat());
+        assert_eq!(twice.as_deref(), Some("the class of streams 3 is declared twice"));
+        assert_eq!(refused("").as_deref(), Some("there is no class of streams"));
+    }
+}

@@ -413,6 +413,19 @@ mod tests {
     }
 
     #[test]
+    fn words_of_launches_and_slots_of_rings_lie_side_by_side() {
+        let launches = Launches { at: 32, slots: 4 };
+        let words: Vec<u64> =
+            (0..2).flat_map(|slot| (0..3).map(move |word| launches.word(slot, word))).collect();
+        assert_eq!(words, [32, 40, 48, 56, 64, 72]);
+        let ring = Ring { map: 1, sms: 2, at: 128, slots: 4, slot_bytes: 24 };
+        let slots = |sm| [0, 1, 3, 4, 5].map(|number| ring.slot(sm, number) - 128);
+        assert_eq!(ring.bytes(), 64 + 4 * 24);
+        assert_eq!(slots(0), [64, 88, 136, 64, 88]);
+        assert_eq!(slots(1), slots(0).map(|at| at + 160));
+    }
+
+    #[test]
     fn a_number_that_leads_beyond_the_end_makes_it_no_plan() {
         let memory = example().share().unwrap();
         let good = memory.read(0, memory.len());
