@@ -39,7 +39,7 @@ CALM_MINUTES = float(os.environ.get("CALM_MINUTES", "60"))
 RESULT = "bench/results/real.json"
 # Judgement was last changed by this commit, and before that by the other one. Sessions of the judge before count as long as there is
 # none of their program by the last one, and those of earlier judges do not.
-SINCE, BEFORE = "f9d60c0", "106f85c"
+SINCE, BEFORE = "3d99ded", "106f85c"
 # What is measured: results that were written meanwhile change the tree, and not that.
 COMMIT = made("")["commit"]
 # A disturbance that makes units of work less than this many times as long has no effect.
