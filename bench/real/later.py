@@ -145,24 +145,28 @@ class XgBoost(Trains):
     """Gradient boosting by two threads of OpenMP; a unit is a round."""
 
     name, figure, holds, text = "XGBoost", "xgboost", "round", BOOSTS
+    module = "xgboost"
 
 
 class Jax(Trains):
     """A training loop that was compiled by XLA, with its pool of threads."""
 
     name, figure, holds, text = "JAX", "jax", "step", JAX
+    module = "jax"
 
 
 class Llama(Trains):
     """llama.cpp, a token at a time, by two threads that spin while they wait for each other; random weights."""
 
     name, figure, holds, text = "llama.cpp", "llama_cpp", "token", LLAMA
+    module = "llama_cpp"
 
 
 class Ray(Trains):
     """A driver that gives tasks to two actors, each in a process of its own, and waits for both."""
 
     name, figure, holds, text = "Ray", "ray", "step", RAY
+    module = "ray"
 
     def end(self):
         super().end()
@@ -173,6 +177,7 @@ class Uvicorn(Server):
     """FastAPI: one thread, an event loop of Python."""
 
     name, figure, rate = "FastAPI under uvicorn", "uvicorn", 100
+    module = "uvicorn"
 
     def command(self):
         return [PYTHON, "-c", ASYNC]
@@ -271,23 +276,26 @@ def has(module):
     return found.returncode == 0
 
 
-ALL = [
-    (name, program, *rest)
-    for program, of in (
-        (XgBoost, [ONE, QUOTA, SHORT]),
-        (Jax, [ONE, QUOTA, BUILD]),
-        (Llama, [ONE, QUOTA, PAUSED]),
-        (Ray, [HOGS, QUOTA]),
-        (Uvicorn, [HOGS, QUOTA, ("an answer blocks the loop", again(page("/blocks"), 0.05), MORE, False),
-                   ("an answer sleeps in the loop", again(page("/sleeps"), 0.05), {"own_sleep"}, False)]),
-        (Squid, [HOGS, QUOTA, ("the service sleeps", backend_does(1), {"own_sleep"}, True),
-                 ("the service computes more", backend_does(2), MORE | CPU, True)]),
-        (Bind, [HOGS, QUOTA, PAUSED]),
-        (Prometheus, [HOGS, QUOTA, BUILD]),
-    )
-    for name, *rest in of
-]
-for program, module in ((XgBoost, "xgboost"), (Jax, "jax"), (Llama, "llama_cpp"), (Ray, "ray"), (Uvicorn, "uvicorn")):
-    if not has(module):
-        print(f"{program.name} is left out: {PYTHON} has no {module} (make programs-env)", file=sys.stderr)
-        ALL = [one for one in ALL if one[1] is not program]
+def installed(programs):
+    """The situations of programs, but of those whose module the environment lacks."""
+    for program, of in programs:
+        module = getattr(program, "module", None)
+        if module and not has(module):
+            print(f"{program.name} is left out: {PYTHON} has no {module} (make programs-env)", file=sys.stderr)
+            continue
+        for name, *rest in of:
+            yield name, program, *rest
+
+
+ALL = list(installed([
+    (XgBoost, [ONE, QUOTA, SHORT]),
+    (Jax, [ONE, QUOTA, BUILD]),
+    (Llama, [ONE, QUOTA, PAUSED]),
+    (Ray, [HOGS, QUOTA]),
+    (Uvicorn, [HOGS, QUOTA, ("an answer blocks the loop", again(page("/blocks"), 0.05), MORE, False),
+               ("an answer sleeps in the loop", again(page("/sleeps"), 0.05), {"own_sleep"}, False)]),
+    (Squid, [HOGS, QUOTA, ("the service sleeps", backend_does(1), {"own_sleep"}, True),
+             ("the service computes more", backend_does(2), MORE | CPU, True)]),
+    (Bind, [HOGS, QUOTA, PAUSED]),
+    (Prometheus, [HOGS, QUOTA, BUILD]),
+]))

@@ -1,9 +1,7 @@
 """Programs that the judge met after those of later.py: training by TensorFlow and LightGBM, a runtime of neural networks whose
 threads spin, a database within the process."""
 
-import sys
-
-from later import PYTHON, Trains, has
+from later import Trains, installed
 from others import ONE
 from runtimes import PAUSED, SHORT
 from servers import BUILD, QUOTA
@@ -74,37 +72,33 @@ class Keras(Trains):
     """A convolutional network that Keras fits; a unit is a batch."""
 
     name, figure, holds, text = "Keras", "keras", "batch", KERAS
+    module = "tensorflow"
 
 
 class LightGbm(Trains):
     """Gradient boosting, a round at a time."""
 
     name, figure, holds, text = "LightGBM", "lightgbm", "round", LIGHT
+    module = "lightgbm"
 
 
 class Onnx(Trains):
     """A model's answers one after the other, by two threads that spin while they wait for each other."""
 
     name, figure, holds, text = "ONNX Runtime", "onnx", "answer", ONNX
+    module = "onnxruntime"
 
 
 class Duck(Trains):
     """A query over a million rows again and again, by the threads of the database within."""
 
     name, figure, holds, text = "DuckDB", "duckdb", "query", DUCK
+    module = "duckdb"
 
 
-ALL = [
-    (name, program, *rest)
-    for program, of in (
-        (Keras, [ONE, QUOTA, BUILD]),
-        (LightGbm, [ONE, QUOTA, SHORT]),
-        (Onnx, [ONE, QUOTA, PAUSED]),
-        (Duck, [ONE, QUOTA, BUILD]),
-    )
-    for name, *rest in of
-]
-for program, module in ((Keras, "tensorflow"), (LightGbm, "lightgbm"), (Onnx, "onnxruntime"), (Duck, "duckdb")):
-    if not has(module):
-        print(f"{program.name} is left out: {PYTHON} has no {module} (make programs-env)", file=sys.stderr)
-        ALL = [one for one in ALL if one[1] is not program]
+ALL = list(installed([
+    (Keras, [ONE, QUOTA, BUILD]),
+    (LightGbm, [ONE, QUOTA, SHORT]),
+    (Onnx, [ONE, QUOTA, PAUSED]),
+    (Duck, [ONE, QUOTA, BUILD]),
+]))
