@@ -220,13 +220,14 @@ mod tests {
         assert_eq!(filled(Measure::Total), [0.0, 0.0, 0.0, 2.0]);
     }
 
+    /// A latency that is much the same, and no metrics.
+    fn series(samples: usize) -> Series {
+        let latency = (0..samples).map(|at| 10.0 + (at % 7) as f64).collect();
+        Series { from: Ns::ZERO, latency, metrics: Vec::new() }
+    }
+
     #[test]
     fn windows_follow_each_other_and_each_has_half_a_minute_or_what_there_is_as_its_base() {
-        let series = |samples: usize| Series {
-            from: Ns::ZERO,
-            latency: (0..samples).map(|at| 10.0 + (at % 7) as f64).collect(),
-            metrics: Vec::new(),
-        };
         let of = |samples| -> Vec<_> {
             windows(&series(samples))
                 .into_iter()
@@ -243,11 +244,7 @@ mod tests {
 
     #[test]
     fn a_latency_that_jumps_is_a_spike_of_its_window() {
-        let mut series = Series {
-            from: Ns::ZERO,
-            latency: (0..2 * BASE).map(|at| 10.0 + (at % 7) as f64).collect(),
-            metrics: Vec::new(),
-        };
+        let mut series = series(2 * BASE);
         series.latency[BASE + WINDOW + 3..BASE + WINDOW + 90].fill(100.0);
         let found: Vec<_> =
             windows(&series).into_iter().filter(|(_, spike, _)| *spike > 10.0).collect();

@@ -282,7 +282,12 @@ impl Scene {
     /// The hypervisor took `ms` of CPU 0 in the tick of 10 ms that ends at `at`.
     fn stolen(&mut self, at: i64, ms: i64) -> &mut Scene {
         let cpu = self.lanes.entity(EntityKind::Cpu, "0", |e| e.number = Some(0));
-        let track = self.track(cpu, Lane::counter(names::STEAL, "ns", Measure::Delta));
+        self.grew(cpu, names::STEAL, at, ms)
+    }
+
+    /// So many ms are counted in the tick of 10 ms that ends at `at`.
+    fn grew(&mut self, of: EntityId, name: &str, at: i64, ms: i64) -> &mut Scene {
+        let track = self.track(of, Lane::counter(name, "ns", Measure::Delta));
         for (at, ms) in [(at - 10, 0), (at, ms)] {
             let row = gpuwhy_schema::Counter { ts: Ns(at * MS), track, value: (ms * MS) as f64 };
             self.rows.counter.push(row);
@@ -298,15 +303,10 @@ impl Scene {
         self
     }
 
-    /// The cgroup was out of quota for 5 of the 10 ms from then on.
+    /// The cgroup was out of quota for 5 ms in the tick of 10 ms that ends at `at`.
     fn out_of_quota(&mut self, group: &str, at: i64) -> &mut Scene {
         let group = self.lanes.entity(EntityKind::Cgroup, group, |_| {});
-        let track = self.track(group, Lane::counter(names::THROTTLED, "ns", Measure::Delta));
-        for (at, ms) in [(at - 10, 0), (at, 5)] {
-            let row = gpuwhy_schema::Counter { ts: Ns(at * MS), track, value: (ms * MS) as f64 };
-            self.rows.counter.push(row);
-        }
-        self
+        self.grew(group, names::THROTTLED, at, 5)
     }
 
     /// A process needed pages of files from which `evictor` had evicted as many, nobody if there is none.
@@ -765,7 +765,7 @@ fn who_is_out_of_quota_is_the_group_that_is_counted_so_then_or_around_then_and_e
         scene.step("job/main", 0, 4)
     };
     let by = |who| format!("run 1, throttled{who} 2, run 1");
-    assert_eq!(told("v1:memory:/a", &[("v1:cpu:/a", 0), ("v1:cpu:/", 40)]), by("(v1:cpu:/a)"));
+    assert_eq!(told("v1:memory:/a", &[("v1:cpu:/", 40), ("v1:cpu:/a", 10)]), by("(v1:cpu:/a)"));
     // The tick that would count it is missing.
     assert_eq!(told("v1:memory:/a", &[("v1:cpu:/a", 900)]), by("(v1:cpu:/a)"));
     assert_eq!(told("v1:memory:/a", &[("v1:cpu:/a", 9000)]), by(""));
