@@ -37,6 +37,28 @@ for place in array per_sm_array block_array host_array; do
     clang -O2 -g -target bpf -I crates/gpubpf/include -DPLACE="GPU_${place^^}" -c bench/gpu/placement.bpf.c \
         -o "$into/kernels/placement.$place.bpf.o"
 done
+# Machine code without PTX, NVIDIA's Sanitizer, and what its assembler makes of the functions that are called.
+sanitizer=$(scripts/sanitizer.sh)
+scripts/ptxas.sh >/dev/null
+ptxas=${XDG_CACHE_HOME:-$HOME/.cache}/gpuwhy/ptxas/ptxas
+mkdir "$into/sanitizer"
+cp "$sanitizer" "$into/sanitizer"
+cp bench/gpu/ptxas.sh "$into"
+for name in kernels basic; do
+    "$ptxas" -arch=sm_90 "$into/kernels/$name.ptx" -o "$into/kernels/${name/kernels/alone}.sm_90.cubin"
+done
+machine=$(mktemp -d)
+ln -s "$PWD/$into/libgpuwhy_standin.so" "$machine/libcuda.so.1"
+mkdir "$machine/devices"
+for tool in nothing counts; do
+    # The stand-in takes no machine code: what was assembled for it is kept, and that is all.
+    GPUWHY_PTXAS=$ptxas GPUWHY_STANDIN=$machine/devices GPUWHY_STANDIN_EXECUTES=1 LD_LIBRARY_PATH=$machine \
+        GPUWHY_STANDIN_SOURCE=$into/kernels/kernels.ptx GPUWHY_INTERPOSE=$into/libgpuwhy_interpose.so "$into/gpuwhy-probe" run --no-cache \
+        --object "$into/kernels/$tool.bpf.o" --sanitizer="$into/libgpuwhy_standin.so" --ptxas "$into/ptxas.sh" \
+        -- "$into/loads" dlsym module "$into/kernels/alone.sm_90.cubin" _Z4copyPKfPf >/dev/null 2>&1
+done
+rm -r "$machine"
+[ "$(ls "$into/kept" | wc -l)" = 2 ] || { echo "gpu-pack: no functions were assembled" >&2; exit 1; }
 # The vectors need a folder that is not in the tree; without it that part fails and says so.
 GPUWHY_MODULES=$PWD/$into/kernels cargo test --release --locked --quiet --package gpuwhy-gpubpf --test it \
     the_suite_is_written >/dev/null

@@ -168,6 +168,11 @@ install_ptxas() {
     PATH=$readers/bin:$PATH "$(dirname "$0")/ptxas.sh" >/dev/null ||
         echo "setup: could not fetch ptxas; tests of device probes will skip a part" >&2
 }
+# Its Sanitizer, with whose headers tests compare ours.
+install_sanitizer() {
+    PATH=$readers/bin:$PATH "$(dirname "$0")/sanitizer.sh" >/dev/null ||
+        echo "setup: could not fetch NVIDIA's Sanitizer; two tests of machine code will skip themselves" >&2
+}
 
 for profile in $profiles; do
     case $profile in
@@ -187,7 +192,7 @@ for complaint in "${complaints[@]}"; do
 done
 [ ${#complaints[@]} -eq 0 ] || exit 1
 case " $profiles " in
-    *" test "*) install_readers; install_nccl; install_ptxas; install_tool cargo-deny "$DENY_VERSION" ;;
+    *" test "*) install_readers; install_nccl; install_ptxas; install_sanitizer; install_tool cargo-deny "$DENY_VERSION" ;;
 esac
 case " $profiles " in
     *" mutants "*) install_tool cargo-mutants "$MUTANTS_VERSION" ;;

@@ -323,13 +323,87 @@ def part_policy(folder):
     return ratios(rows), rows
 
 
+# What stands for machine code over the stand-in: the PTX that it was made of.
+SOURCES = {"alone.sm_90.cubin": "kernels.ptx", "basic.sm_90.cubin": "basic.ptx"}
+
+
+def by_sanitizer(folder, tool, module):
+    """`gpuwhy probe run --sanitizer` for a module of machine code."""
+    library = os.path.join(BIN, "libgpuwhy_standin.so" if STANDIN else "sanitizer/libsanitizer-public.so")
+    options = ["--object", os.path.join(KERNELS, f"{tool}.bpf.o"), f"--sanitizer={library}"]
+    if STANDIN:
+        os.environ["GPUWHY_STANDIN_SOURCE"] = os.path.join(KERNELS, SOURCES[module])
+    else:
+        options += ["--ptxas", os.path.join(BIN, "ptxas.sh")]
+    return probed(folder, *options)
+
+
+def part_code(folder):
+    """Machine code without PTX: programs that Sanitizer calls from it, what they count and what that costs."""
+    told, wrong, module = {}, [], "alone.sm_90.cubin"
+    command, into = by_sanitizer(folder, "counts", module)
+    for load in ("module", "moduleex", "file", "library", "graph"):
+        words = [os.path.join(BIN, "loads"), "asked", load, os.path.join(KERNELS, module), "_Z4copyPKfPf", "1", "3"]
+        alone, under = run(words).stdout, run([*command, *words]).stdout
+        with open(into) as file:
+            found = json.load(file)
+        fates, notes = [image["fate"] for image in found["images"]], found["notes"]
+        right = alone == under and counts(found) == [24, 3072]
+        told[load] = {"right": right, "fates": fates, "notes": notes, "counts": counts(found), "same_output": alone == under}
+        if not right:
+            wrong.append(f"{load}: {told[load]}")
+    line = f"{len(told) - len(wrong)} of {len(told)} ways to load: the same output, and every warp counted"
+    if wrong:
+        raise Failed(f"{line}; {wrong[0]}")
+    rows, module = {}, "basic.sm_90.cubin"
+    for name in ("saxpy, small", "one block"):
+        _, kernel, grid, block, params = WORK[name]
+        ways = {"native": (), "native again": ()}
+        for tool in ("nothing", "counts"):
+            ways[tool] = tuple(by_sanitizer(folder, tool, module)[0])
+        us, sums = {way: [] for way in ways}, {}
+        # Interleaved: a GPU's clock drifts.
+        for _ in range(1 if STANDIN else 3):
+            for way, under in ways.items():
+                ran = launched(module, kernel, grid, block, *params, rounds=3, launches=LAUNCHES, under=under)
+                us[way] += ran["us"]
+                sums.setdefault(way, [memory["sum"] for memory in ran["memory"]])
+        rows[name] = compared(us, sums, {way: {} for way in ways})
+        wrong += [f"{name}, {way}: another output" for way, row in rows[name].items() if not row["same_output"]]
+    if wrong:
+        raise Failed("; ".join(wrong))
+    return f"{line}; {ratios(rows)}", {"loads": told, "cost": rows, **({} if STANDIN else stock(folder))}
+
+
+def stock(folder):
+    """Stock PyTorch, all of whose kernels are machine code: which are reached, and whether the output is the same."""
+    try:
+        run([sys.executable, "-c", "import torch; assert torch.cuda.is_available()"])
+    except Failed:
+        return {"torch": "not on this machine"}
+    code = "import torch\ntorch.manual_seed(1)\nx = torch.randn(256, 256, device='cuda')\nprint(float((x @ x).sum()))\n"
+    words = [sys.executable, "-c", code]
+    command, into = by_sanitizer(folder, "counts", "")
+    try:
+        alone, under = run(words, timeout=60).stdout, run([*command, *words], timeout=120).stdout
+    except (Failed, subprocess.TimeoutExpired) as error:
+        return {"torch": str(error)[-500:]}
+    with open(into) as file:
+        found = json.load(file)
+    fates = {}
+    for image in found["images"]:
+        fates[image["fate"]] = fates.get(image["fate"], 0) + 1
+    return {"torch": {"same_output": alone == under, "fates": fates, "counts": counts(found), "notes": found["notes"]}}
+
+
 PARTS = {
     "probe-conformance": (60, part_conformance),
     "probe-swap": (90, part_swap),
     "probe-clocks": (60, part_clocks),
     "probe-cost": (240, part_cost),
     "probe-placement": (60, part_placement),
-    "probe-steal": (60, part_steal),
+    "probe-steal": (90, part_steal),
     "probe-policy": (90, part_policy),
+    "probe-code": (240, part_code),
     "probe-torch": (200, part_torch),
 }

@@ -6,7 +6,7 @@ use crate::error::Fault;
 use crate::flow::State;
 use crate::helpers::Helper;
 use crate::insn::{Reg, Size};
-use crate::options::{Addresses, Options, TABLE, TABLE_HEADER};
+use crate::options::{Addresses, Options, TABLE_HEADER, Table};
 use crate::program::{Map, MapKind};
 use crate::value::Value;
 
@@ -112,11 +112,13 @@ fn special(e: &mut Emitter, name: &str) {
 
 /// Word `index` of the table into `dst`.
 fn word(e: &mut Emitter, options: &Options, dst: &str, index: usize) -> Result<(), Fault> {
+    // Programs that share a table share its header.
+    let shared = |first: usize| if index < TABLE_HEADER { index } else { index + 3 * first };
     match &options.addresses {
-        Addresses::Table => e.line(&format!("ld.const.u64 {dst}, [{TABLE}+{}]", index * 8)),
-        Addresses::Shared { first } => {
-            let index = if index < TABLE_HEADER { index } else { index + 3 * first };
-            e.line(&format!("ld.const.u64 {dst}, [{TABLE}+{}]", index * 8));
+        Addresses::Table => e.line(&Table::Constant.load(dst, index)),
+        Addresses::Shared { first } => e.line(&Table::Constant.load(dst, shared(*first))),
+        Addresses::Behind { register, first } => {
+            e.line(&Table::Behind(register).load(dst, shared(*first)));
         }
         Addresses::Fixed(words) => {
             let Some(word) = words.get(index) else {

@@ -18,8 +18,36 @@ pub enum Addresses {
         /// The number of the program's first map in the table.
         first: usize,
     },
+    /// In such a table in global memory, whose address the text around has in a 64-bit register; the maps of this program
+    /// are those from number `first` on.
+    Behind {
+        /// The register.
+        register: String,
+        /// The number of the program's first map in the table.
+        first: usize,
+    },
     /// In the text itself: the words of that table, which are known already.
     Fixed(Vec<u64>),
+}
+
+/// Where text finds the table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Table<'a> {
+    /// The symbol [`TABLE`] in constant memory.
+    Constant,
+    /// Global memory at the address in this register.
+    Behind(&'a str),
+}
+
+impl Table<'_> {
+    /// The instruction that loads a word of it.
+    pub(crate) fn load(self, to: &str, word: usize) -> String {
+        let offset = 8 * word;
+        match self {
+            Self::Constant => format!("ld.const.u64 {to}, [{TABLE}+{offset}]"),
+            Self::Behind(register) => format!("ld.global.u64 {to}, [{register}+{offset}]"),
+        }
+    }
 }
 
 /// The name of the table of [`Addresses::Table`].

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use gpuwhy_wire::images::{Asker, PROBES_ENV, PROBES_WAIT_ENV};
+use gpuwhy_wire::images::{Ask, Asker, Outcome, PROBES_ENV, PROBES_WAIT_ENV};
 use gpuwhy_wire::is_off;
 
 /// How long a load waits for its answer, unless the environment says otherwise.
@@ -22,6 +22,13 @@ fn controller() -> Option<&'static (PathBuf, Duration)> {
         Some((path.into(), wait.map_or(WAIT, Duration::from_millis)))
     });
     found.as_ref()
+}
+
+/// Tells the controller what became of an image, if it is still there.
+pub fn say(image: u64, outcome: Outcome) {
+    if let Some((asker, _)) = connect() {
+        let _ = asker.say(Ask::Loaded { image, outcome }, None);
+    }
 }
 
 /// Connects to the controller, if there is one.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gpuwhy_wire::spawn_without_signals;
 
-use crate::{guarded, places, ring};
+use crate::{guarded, patched, places, ring};
 
 /// How often, while kernels are launched.
 const EVERY: Duration = Duration::from_millis(100);
@@ -55,6 +55,7 @@ extern "C" fn at_exit() {
 
 unsafe extern "C" fn in_the_child() {
     places::forget_after_fork();
+    patched::forget_after_fork();
     STARTED.store(false, SeqCst);
     ENDED.store(false, SeqCst);
 }

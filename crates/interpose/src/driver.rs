@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use gpuwhy_wire::now;
 
 use crate::linker::look_up;
+use crate::ours::ours;
 use crate::types::{Code, Handle, SUCCESS};
 
 /// `CUresult` where the driver lacks a function.
@@ -326,7 +327,7 @@ pub struct Clock {
 /// Loads a kernel of ours into the calling thread's context.
 fn kernel_of(text: &CStr, name: &CStr) -> Result<Handle> {
     let (mut module, mut kernel) = (null_mut(), null_mut());
-    done(module_load(&raw mut module, text.as_ptr().cast()))?;
+    done(ours(|| module_load(&raw mut module, text.as_ptr().cast())))?;
     done(module_function(&raw mut kernel, module, name.as_ptr()))?;
     Ok(kernel)
 }

@@ -17,6 +17,11 @@ pub fn got(plan: &Plan, name: &[u8], handle: u64) {
     }
 }
 
+/// A launch of this handle is one of an image's kernel.
+pub fn know(handle: u64, image: u64, kernel: usize) {
+    FUNCTIONS.with(|all| all.insert(handle, (image, kernel)));
+}
+
 /// A function has another handle as well.
 pub fn also(handle: u64, other: u64) {
     FUNCTIONS.with(|all| {

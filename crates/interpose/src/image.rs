@@ -47,6 +47,14 @@ pub fn at_address(image: *const c_void) -> Option<File> {
     Some(file)
 }
 
+/// A copy of so many bytes at an address, sealed.
+pub fn of_size(start: *const c_void, bytes: u64) -> Option<File> {
+    let file = open_image().ok()?;
+    copy_to(&file, start as u64, bytes)?;
+    close_image(&file).ok()?;
+    Some(file)
+}
+
 /// A copy of the image in a file.
 pub fn in_file(path: *const c_char) -> Option<File> {
     if path.is_null() {

@@ -15,7 +15,8 @@
 //! unloaded, its context is destroyed or the program exits (`drain`). Images that are linked from parts get theirs on the
 //! way (`links`). Where a map tells when launches begin, each call is
 //! written down before the driver is asked (`calls`) and matched with what the map says (`late`). Where the image has a kernel
-//! that steals work beside the program's own, it is launched in that one's place (`steal`). Where the controller has policies,
+//! that steals work beside the program's own, it is launched in that one's place (`steal`). Where
+//! the user names NVIDIA's Sanitizer, kernels of machine code call functions of ours (`sanitizer`). Where the controller has policies,
 //! allocations and launches are told to it, and what it asks for is carried out (`policy`).
 //!
 //! *Invariants.* Without [`gpuwhy_wire::images::PROBES_ENV`] every call goes to the driver as it came. Nothing here
@@ -40,10 +41,13 @@ mod linker;
 mod links;
 mod load;
 mod lock;
+mod ours;
+mod patched;
 mod places;
 mod policy;
 mod ring;
 mod rings;
+pub mod sanitizer;
 mod steal;
 mod streams;
 pub mod symbols;

@@ -9,7 +9,8 @@ use core::ffi::{c_int, c_void};
 
 use gpuwhy_wire::images::Outcome;
 
-use crate::load::{Source, plan, say};
+use crate::ask::say;
+use crate::load::{Source, plan};
 use crate::types::{Code, Handle, SUCCESS};
 use crate::{guarded, linked};
 

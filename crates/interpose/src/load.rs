@@ -4,7 +4,8 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 
 use gpuwhy_wire::images::{Answer, Ask, Asker, Outcome, Plan};
 
-use crate::ask::connect;
+use crate::ask::{connect, say};
+use crate::ours::is_ours;
 use crate::places;
 use crate::types::{Code, Handle, Of, SUCCESS};
 use crate::{drain, driver, guarded, image, linked};
@@ -31,13 +32,6 @@ pub fn plan(source: Source) -> Option<(Asker, Plan)> {
     (plan.text.last() == Some(&0)).then_some((asker, plan))
 }
 
-/// Tells the controller what became of an image, if it is still there.
-pub fn say(image: u64, outcome: Outcome) {
-    if let Some((asker, _)) = connect() {
-        let _ = asker.say(Ask::Loaded { image, outcome }, None);
-    }
-}
-
 /// Loads another image in the place of the program's own; if it is refused, the program's own.
 fn load(
     source: Source,
@@ -58,6 +52,10 @@ fn load(
             refused => say(image, Outcome::Refused(refused)),
         });
         return code;
+    }
+    // Sanitizer loads modules of its own, too.
+    if is_ours() {
+        return own();
     }
     let Some((asker, plan)) = guarded(None, || plan(source)) else { return own() };
     let image = plan.image;

@@ -6,10 +6,10 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU64};
 use std::collections::BTreeMap;
 
-use gpuwhy_wire::images::{Answer, Ask, Memory, Outcome, Plan, Records, State};
+use gpuwhy_wire::images::{Answer, Ask, Memory, Outcome, Patch, Plan, Records, State};
 use gpuwhy_wire::now;
 
-use crate::ask::connect;
+use crate::ask::{connect, say};
 use crate::calls::{Call, Calls, Kind};
 use crate::driver::{self, Mapped, Stream};
 use crate::followed::Followed;
@@ -17,7 +17,7 @@ use crate::lock::Lock;
 use crate::rings::Rings;
 use crate::streams::{PER_THREAD, stream_of};
 use crate::types::{Code, Handle, Of, SUCCESS};
-use crate::{functions, guarded, linked, steal};
+use crate::{functions, guarded, linked, patched, steal};
 
 /// The name of the table that spliced modules declare.
 const TABLE: &core::ffi::CStr = c"gpuwhy_probe";
@@ -29,8 +29,10 @@ struct Image {
     of: Of,
     /// With its text: a library's may have to stay where it is.
     plan: Plan,
-    /// A library's, once something was asked of it: before, its globals would be loaded for nothing.
+    /// A library's, once something was asked of it: before, its globals would be loaded for nothing. And one of machine code.
     used: bool,
+    /// The only context that it is in, if it is no library.
+    only: Option<usize>,
     places: Vec<Place>,
 }
 
@@ -84,7 +86,7 @@ pub fn take(of: Of, plan: Plan) -> Outcome {
     if plan.stealing.is_some() {
         STEALS.store(true, SeqCst);
     }
-    let mut image = Image { of, plan, used: false, places: Vec::new() };
+    let mut image = Image { of, plan, used: false, only: None, places: Vec::new() };
     let outcome = match of {
         Of::Module(_) => match place(&image, driver::current()) {
             Ok(place) => {
@@ -94,7 +96,7 @@ pub fn take(of: Of, plan: Plan) -> Outcome {
             // Its table stays zero, and its programs off.
             Err(code) => Outcome::Unfilled(code),
         },
-        Of::Library(_) => Outcome::Taken,
+        Of::Library(_) | Of::Code(_) => Outcome::Taken,
     };
     IMAGES.with(|images| images.push(image));
     CHANGES.fetch_add(1, SeqCst);
@@ -120,7 +122,7 @@ pub fn used(library: Handle) {
 /// A kernel is about to be launched: libraries that have no place in this context yet get one.
 #[inline]
 pub fn before_launch() {
-    let changes = CHANGES.load(Relaxed);
+    let changes = CHANGES.load(Relaxed) + patched::changes();
     if changes == 0 {
         return;
     }
@@ -135,20 +137,45 @@ pub fn before_launch() {
     }
     guarded((), || {
         IMAGES.with(|images| {
-            for image in images.iter_mut().filter(|image| image.used) {
+            take_machine_code(images);
+            let here = |image: &&mut Image| {
+                image.used && image.only.is_none_or(|only| only == context as usize)
+            };
+            for image in images.iter_mut().filter(here) {
                 if image.places.iter().all(|place| place.context != context as usize) {
                     match place(image, context) {
                         Ok(place) => image.places.push(place),
                         Err(code) => {
                             // Once: it does not get better, and costs each launch.
                             image.used = false;
-                            unfilled(image.plan.image, code);
+                            say(image.plan.image, Outcome::Unfilled(code));
                         }
                     }
                 }
             }
         });
     });
+}
+
+/// Takes modules of machine code that were patched, and forgets those that were unloaded, after a last look at their maps.
+fn take_machine_code(images: &mut Vec<Image>) {
+    let gone = patched::gone();
+    let is = |of: Of| matches!(of, Of::Code(module) if gone.contains(&module));
+    if images.iter().any(|image| is(image.of)) {
+        drain(images, |of, _| is(of));
+    }
+    for mut image in images.extract_if(.., |image| is(image.of)).collect::<Vec<_>>() {
+        image.places.iter_mut().for_each(|place| place.close(&image.plan));
+        functions::forget(image.plan.image);
+        image.places.into_iter().for_each(Place::end);
+    }
+    for (context, module, plan) in patched::new() {
+        if plan.launches.is_some() {
+            FOLLOWS.store(true, SeqCst);
+        }
+        let (of, only, places) = (Of::Code(module), Some(context), Vec::new());
+        images.push(Image { of, plan, used: true, only, places });
+    }
 }
 
 /// A kernel is about to be launched on a stream, by `real`. `per_thread`: its default stream is the thread's own.
@@ -159,6 +186,9 @@ pub fn launch(
     per_thread: bool,
     real: impl FnOnce() -> Code,
 ) -> Code {
+    if patched::is_active() {
+        guarded((), || patched::launching(function, driver::current()));
+    }
     before_launch();
     if !FOLLOWS.load(Relaxed) {
         return real();
@@ -239,12 +269,6 @@ fn hand_out(images: &mut [Image]) -> bool {
     taken.whole
 }
 
-fn unfilled(image: u64, code: Code) {
-    if let Some((asker, _)) = connect() {
-        let _ = asker.say(Ask::Loaded { image, outcome: Outcome::Unfilled(code) }, None);
-    }
-}
-
 /// Gives an image's maps memory in the calling thread's context, and fills its table.
 fn place(image: &Image, context: Handle) -> Result<Place, Code> {
     let plan = &image.plan;
@@ -264,6 +288,8 @@ fn place(image: &Image, context: Handle) -> Result<Place, Code> {
         let (table, room) = match image.of {
             Of::Module(module) => driver::global_of_module(module as Handle, TABLE)?,
             Of::Library(library) => driver::global_of_library(library as Handle, TABLE)?,
+            // Behind the maps.
+            Of::Code(_) => (0, usize::MAX),
         };
         if room < size_of_val(plan.words.as_slice()) {
             return Err(UNKNOWN);
@@ -271,16 +297,22 @@ fn place(image: &Image, context: Handle) -> Result<Place, Code> {
         let stream = Stream::new()?;
         // Records of launches lie behind the maps.
         let (host, records) = (plan.host_bytes, plan.state_bytes.next_multiple_of(256));
-        let memory = stream.zeros((records - host + steal::bytes(plan)).max(8) as usize)?;
+        let given = plan.patch.as_ref().map_or(0, Patch::bytes);
+        let table_bytes = if given == 0 { 0 } else { size_of_val(plan.words.as_slice()) as u64 };
+        let behind = records + steal::bytes(plan);
+        let memory = stream.zeros((behind + table_bytes + given - host).max(8) as usize)?;
         let maps = memory.wrapping_sub(host);
+        let table = if table == 0 { maps.wrapping_add(behind) } else { table };
         let mut words = plan.words.clone();
         for (word, at) in &plan.places {
             words[*word as usize] = maps.wrapping_add(*at);
         }
         words[0] = caller();
         let mut reached = Vec::new();
-        let filled = reach(plan, &state, &mut words, &mut reached);
-        if let Err(code) = filled.and_then(|()| stream.put(table, &words)) {
+        let filled = reach(plan, &state, &mut words, &mut reached)
+            .and_then(|()| stream.put(table, &words))
+            .and_then(|()| give(image, table, table + table_bytes, &stream));
+        if let Err(code) = filled {
             reached.into_iter().for_each(Reached::end);
             stream.end(memory);
             return Err(code);
@@ -307,6 +339,17 @@ fn place(image: &Image, context: Handle) -> Result<Place, Code> {
             rings,
         })
     })
+}
+
+/// Writes what launches of kernels of machine code are given, behind the table.
+fn give(image: &Image, table: u64, at: u64, stream: &Stream) -> Result<(), Code> {
+    let (Some(patch), Of::Code(module)) = (&image.plan.patch, image.of) else { return Ok(()) };
+    let words: Vec<u64> =
+        (0..patch.kernels.len()).flat_map(|kernel| patch.given(table, kernel)).collect();
+    stream.put(at, &words)?;
+    let places = (0..).take(patch.kernels.len()).map(|kernel| at + patch.kernel_bytes() * kernel);
+    patched::filled(module, places.collect());
+    Ok(())
 }
 
 /// Memory outside the device that kernels reach; what is somebody else's is mapped here.
@@ -406,6 +449,20 @@ impl Place {
         self.state.close();
     }
 
+    /// Gives back what it has on the device: kernels that use it are over.
+    fn end(self) {
+        let _ = driver::within(self.context as Handle, || {
+            driver::relaxed(|| {
+                if let Some(rings) = self.rings {
+                    rings.end();
+                }
+                self.reached.into_iter().for_each(Reached::end);
+                self.stream.end(self.memory);
+            });
+            Ok(())
+        });
+    }
+
     /// Turns programs on and off as the controller wants them.
     fn switch(&mut self, switches: &[u32]) {
         for (program, word) in switches.iter().enumerate() {
@@ -479,18 +536,7 @@ pub fn unload(handle: Handle, real: impl FnOnce() -> Code) -> Code {
     let code = real();
     guarded((), || {
         // Kernels of it are over now, and their maps are nobody's.
-        for place in gone.into_iter().flat_map(|image| image.places) {
-            let _ = driver::within(place.context as Handle, || {
-                driver::relaxed(|| {
-                    if let Some(rings) = place.rings {
-                        rings.end();
-                    }
-                    place.reached.into_iter().for_each(Reached::end);
-                    place.stream.end(place.memory);
-                });
-                Ok(())
-            });
-        }
+        gone.into_iter().flat_map(|image| image.places).for_each(Place::end);
     });
     code
 }
@@ -526,6 +572,7 @@ fn leave(
                     // Its driver's part of it went with the context.
                     place.reached.drain(..).for_each(Reached::end);
                     steal::forget(image.plan.image, Some(place.context));
+                    patched::forget(place.context);
                 });
             }
         }

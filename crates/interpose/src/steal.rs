@@ -89,6 +89,8 @@ pub fn got(plan: &Plan, of: Of, name: &[u8], handle: u64) {
     let (found, of_library) = match of {
         Of::Module(module) => (driver::function_of_module(module as Handle, &other), false),
         Of::Library(library) => (driver::kernel_of_library(library as Handle, &other), true),
+        // No kernel stands beside one of machine code.
+        Of::Code(_) => return,
     };
     let Ok(other) = found else { return };
     let (thief, other) = (stealing.kernels[kernel], other as u64);

@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 
 use crate::linker::{c_library, look_up, real_dlsym};
 use crate::types::{Code, Handle, Of, SUCCESS};
-use crate::{driver, links, load, places, policy, steal};
+use crate::{driver, guarded, links, load, patched, places, policy, steal};
 
 /// The driver has no such function.
 const NOT_FOUND: Code = 500;
@@ -181,6 +181,7 @@ hooks! {
         places::used(library);
         let code = real(to, library, name);
         got(code, Of::Library(library as usize), to, name);
+        got_kernel(code, to);
         code
     };
     c"cuKernelGetFunction" since 12000:
@@ -349,6 +350,14 @@ hooks! {
     fn cuDevicePrimaryCtxRelease_v2(device: c_int) |real| places::release(device, || real(device));
     c"cuDevicePrimaryCtxReset" since 11000:
     fn cuDevicePrimaryCtxReset_v2(device: c_int) |real| places::release(device, || real(device));
+}
+
+/// The program got a kernel of a library.
+fn got_kernel(code: Code, to: *mut Handle) {
+    if patched::is_active() && code == SUCCESS && !to.is_null() {
+        // SAFETY: the driver has just written the kernel there.
+        guarded((), || patched::got_kernel(unsafe { to.read() }));
+    }
 }
 
 /// The stream of a `CUlaunchConfig`: behind seven numbers of 32 bits, and four bytes of padding.

@@ -15,4 +15,6 @@ pub const SUCCESS: Code = 0;
 pub enum Of {
     Module(usize),
     Library(usize),
+    /// A module of machine code, which calls functions of ours.
+    Code(usize),
 }

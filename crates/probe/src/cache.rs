@@ -38,6 +38,9 @@ pub(crate) struct Made {
     /// The kernels that can steal work.
     #[serde(default)]
     pub stealing: Vec<Steals>,
+    /// It holds machine code alone.
+    #[serde(default)]
+    pub machine_code: bool,
     /// The kernels that were named for that and do not: readable name, and each reason.
     #[serde(default)]
     pub not_stealing: Vec<(String, Vec<String>)>,
@@ -73,7 +76,7 @@ impl Key {
     /// Of everything that decides what comes out.
     pub fn of(parts: &[&[u8]]) -> Self {
         let mut hash = Sha256::new();
-        hash.update(concat!("gpuwhy-probe ", env!("CARGO_PKG_VERSION"), " 4"));
+        hash.update(concat!("gpuwhy-probe ", env!("CARGO_PKG_VERSION"), " 5"));
         for part in parts {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);

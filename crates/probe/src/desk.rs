@@ -1,6 +1,6 @@
 //! The controller: takes images as programs load them, puts probes into them, and gives maps their memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::fd::OwnedFd;
@@ -13,15 +13,16 @@ use std::time::{Duration, Instant};
 use gpuwhy_gpubpf::Attach;
 use gpuwhy_gpubpf::Map;
 use gpuwhy_gpubpf::contents::{Contents, Layout, Record};
-use gpuwhy_gpubpf::image::{Coverage, Cubin, ELF_MAGIC, Images, Way, is_binary, ptx_for};
+use gpuwhy_gpubpf::image::{Coverage, Cubin, ELF_MAGIC, Images, NoPtx, Way, is_binary, ptx_for};
 use gpuwhy_gpubpf::ptx::Module;
-use gpuwhy_gpubpf::splice::{self, Names, NotStealing, Plan, Probe, Spliced, Table};
+use gpuwhy_gpubpf::splice::{self, Names, NotStealing, Plan, Probe, SiteReport, Table};
 use gpuwhy_wire::images::{
     self, Answer, Ask, Desk, Launches, MAX_IMAGE, Name, Outcome, Records, Ring, Running, Seat,
     State, Stolen, Thief, name_hash,
 };
 
 use crate::cache::{Cache, Key, Made, Steals};
+use crate::code::{self, Sanitizer};
 use crate::policies::Policies;
 use crate::shared::Shared;
 
@@ -109,6 +110,8 @@ pub(crate) struct Rules {
     pub shared: Arc<Shared>,
     /// Policies, if there are any.
     pub policies: Option<Policies>,
+    /// How machine code is reached, if it is.
+    pub sanitizer: Option<Sanitizer>,
 }
 
 /// All that was loaded, in order.
@@ -118,6 +121,8 @@ pub(crate) struct Books {
     pub notes: Vec<String>,
     /// Images beyond [`MAX_IMAGES`].
     pub uncounted: usize,
+    /// Processes whose machine code Sanitizer patches.
+    sanitized: HashSet<i32>,
     known: HashMap<Key, Arc<Made>>,
 }
 
@@ -154,6 +159,11 @@ impl Controller {
     /// The policies, if there are any.
     pub fn policies(&self) -> Option<&Policies> {
         self.rules.policies.as_ref()
+    }
+
+    /// How machine code is reached, if it is.
+    pub fn sanitizer(&self) -> Option<&Sanitizer> {
+        self.rules.sanitizer.as_ref()
     }
 
     /// Whether there is a program that belongs into kernels.
@@ -237,11 +247,21 @@ impl Controller {
     fn answer(&self, seat: &Seat, ask: Ask, with: Option<OwnedFd>) -> std::io::Result<()> {
         match ask {
             Ask::Image { arch, sms } => {
-                let image = with.map(|with| self.image(seat.pid, with, arch, sms)).transpose()?;
-                match image.flatten() {
-                    Some(plan) => seat.answer(Answer::Plan, Some(&plan.share()?)),
-                    None => seat.answer(Answer::AsItIs, None::<&OwnedFd>),
+                let bytes = with.map(contents).transpose()?;
+                plan(seat, bytes.and_then(|bytes| self.image(seat.pid, &bytes, arch, sms)))
+            }
+            Ask::Code { sms, .. } => {
+                let bytes = with.map(contents).transpose()?;
+                plan(seat, bytes.and_then(|bytes| self.code(seat.pid, &bytes, sms)))
+            }
+            Ask::Sanitizer { code } => {
+                let mut books = self.books();
+                if code == 0 {
+                    books.sanitized.insert(seat.pid);
                 }
+                let told = code::trouble(code).filter(|told| !books.notes.contains(told));
+                books.notes.extend(told);
+                seat.answer(Answer::AsItIs, None::<&OwnedFd>)
             }
             Ask::Loaded { image, outcome } => {
                 if let Some(loaded) = self.books().images.get_mut(image as usize) {
@@ -292,20 +312,55 @@ impl Controller {
     }
 
     /// An image is about to be loaded. The plan, if probes belong into it.
-    fn image(
+    fn image(&self, pid: i32, bytes: &[u8], arch: u32, sms: u32) -> Option<images::Plan> {
+        let begin = Instant::now();
+        let made = self.made(bytes, arch);
+        if made.machine_code && self.books().sanitized.contains(&pid) {
+            // When the driver has loaded it, it is told of again.
+            return None;
+        }
+        let text = made.text.as_ref().map(|text| [text.as_bytes(), &[0]].concat());
+        self.enter(pid, (bytes.len(), begin), made, text.map(|text| (text, None)), sms)
+    }
+
+    /// The driver has loaded machine code. The plan, if functions are to be called from it.
+    fn code(&self, pid: i32, bytes: &[u8], sms: u32) -> Option<images::Plan> {
+        let begin = Instant::now();
+        let sanitizer = self.rules.sanitizer.as_ref()?;
+        let plan = &self.rules.plan;
+        let reached = code::reach(sanitizer, plan, bytes)?;
+        let ways = vec![(Way::MachineCode.word().to_owned(), reached.cubin.kernels.len())];
+        let mut made = Made { ways, machine_code: true, ..Made::default() };
+        let functions = match reached.patched {
+            Err(why) => {
+                made.why = Some(why);
+                None
+            }
+            Ok((patched, functions)) => {
+                let entry = |attach: &Attach| matches!(attach, Attach::Entry(_));
+                made.begins = sites(plan, &patched.sites, &[LAUNCHES], entry);
+                made.sites = sites(plan, &patched.sites, &[LAUNCHES, ENDED], |_| true);
+                let patch = code::told(&patched);
+                made.notes = patched.notes;
+                let kernels = patched.kernels.into_iter();
+                made.kernels = kernels.map(|k| (k.name, k.readable, k.sites)).collect();
+                Some((functions.image.clone(), Some(patch)))
+            }
+        };
+        self.enter(pid, (bytes.len(), begin), Arc::new(made), functions, sms)
+    }
+
+    /// Writes an image down, of so many bytes, which was looked at since then. The plan, if there is a text: another image for
+    /// it, or the functions that are called from it.
+    fn enter(
         &self,
         pid: i32,
-        from: OwnedFd,
-        arch: u32,
+        (bytes, begin): (usize, Instant),
+        mut made: Arc<Made>,
+        text: Option<(Vec<u8>, Option<images::Patch>)>,
         sms: u32,
-    ) -> std::io::Result<Option<images::Plan>> {
-        let begin = Instant::now();
-        let mut bytes = Vec::new();
-        let mut from = File::from(from);
-        from.rewind()?;
-        from.take(MAX_IMAGE).read_to_end(&mut bytes)?;
-        let mut made = self.made(&bytes, arch);
-        let layout = match made.text {
+    ) -> Option<images::Plan> {
+        let layout = match text {
             None => None,
             Some(_) => {
                 let Rules { threads, most, shared, .. } = &self.rules;
@@ -321,7 +376,7 @@ impl Controller {
         let mut books = self.books();
         if books.images.len() >= MAX_IMAGES {
             books.uncounted += 1;
-            return Ok(None);
+            return None;
         }
         let number = books.images.len() as u64;
         let plan = layout.as_ref().map(|layout| {
@@ -346,17 +401,19 @@ impl Controller {
                 rings: rings(layout),
                 names: names(&made),
                 stealing: stealing(&self.table, &made),
+                patch: None,
                 text: Vec::new(),
             }
         });
-        let sent = plan.as_ref().zip(made.text.as_ref()).map(|(plan, text)| images::Plan {
-            text: [text.as_bytes(), &[0]].concat(),
+        let sent = plan.as_ref().zip(text).map(|(plan, (text, patch))| images::Plan {
+            text,
+            patch,
             ..plan.clone()
         });
         books.images.push(Loaded {
             pid,
             program: name_of(pid),
-            bytes: bytes.len(),
+            bytes,
             made,
             took: begin.elapsed(),
             outcome: None,
@@ -365,7 +422,7 @@ impl Controller {
             plan,
             states: Vec::new(),
         });
-        Ok(sent)
+        sent
     }
 
     /// The image with probes in it, made or kept.
@@ -404,6 +461,23 @@ impl Controller {
             books.known.insert(key, made.clone());
         }
         made
+    }
+}
+
+/// What a program has sent.
+fn contents(from: OwnedFd) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut from = File::from(from);
+    from.rewind()?;
+    from.take(MAX_IMAGE).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Answers with a plan, if there is one.
+fn plan(seat: &Seat, plan: Option<images::Plan>) -> std::io::Result<()> {
+    match plan {
+        Some(plan) => seat.answer(Answer::Plan, Some(&plan.share()?)),
+        None => seat.answer(Answer::AsItIs, None::<&OwnedFd>),
     }
 }
 
@@ -486,7 +560,11 @@ fn put_probes(plan: &Plan, bytes: &[u8], arch: u32) -> Made {
                 let older = newer.map(|machine| (chosen.arch.to_string(), machine.to_string()));
                 (chosen.text, older)
             }
-            Err(why) => return as_it_is(format!("{:#}", anyhow::Error::new(why))),
+            Err(why) => {
+                let machine_code = matches!(why, NoPtx::MachineCode(_));
+                let why = format!("{:#}", anyhow::Error::new(why));
+                return Made { machine_code, ..as_it_is(why) };
+            }
         }
     } else {
         match std::str::from_utf8(bytes) {
@@ -502,8 +580,9 @@ fn put_probes(plan: &Plan, bytes: &[u8], arch: u32) -> Made {
         Ok(spliced) => spliced,
         Err(refusal) => return as_it_is(refusal.to_string()),
     };
-    let begins = sites(plan, &spliced, &[LAUNCHES], |attach| matches!(attach, Attach::Entry(_)));
-    let all = sites(plan, &spliced, &[LAUNCHES, ENDED], |_| true);
+    let entry = |attach: &Attach| matches!(attach, Attach::Entry(_));
+    let begins = sites(plan, &spliced.sites, &[LAUNCHES], entry);
+    let all = sites(plan, &spliced.sites, &[LAUNCHES, ENDED], |_| true);
     let kernels = spliced.kernels.into_iter().map(|k| (k.name, k.readable, k.sites)).collect();
     let nothing = if plan.steals() {
         "no probe belongs into it, and no kernel of it steals"
@@ -528,6 +607,7 @@ fn put_probes(plan: &Plan, bytes: &[u8], arch: u32) -> Made {
         older,
         stealing,
         not_stealing,
+        machine_code: false,
     }
 }
 
@@ -564,7 +644,7 @@ fn stealing(table: &Table, made: &Made) -> Option<images::Stealing> {
 /// The sites of programs that use one of these maps, with the kernels in which they lie.
 fn sites(
     plan: &Plan,
-    spliced: &Spliced,
+    sites: &[SiteReport],
     maps: &[&str],
     of: impl Fn(&Attach) -> bool,
 ) -> Vec<(u64, String)> {
@@ -573,7 +653,7 @@ fn sites(
         of(&probe.attach) && all.any(|map| maps.contains(&map.name.as_str()))
     };
     let programs: Vec<&str> = plan.probes().iter().filter(uses).map(|p| p.name.as_str()).collect();
-    let sites = (0..).zip(&spliced.sites);
+    let sites = (0..).zip(sites);
     let sites = sites.filter(|(_, site)| programs.contains(&site.probe.as_str()));
     sites.map(|(number, site)| (number, site.function.clone())).collect()
 }

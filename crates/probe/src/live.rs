@@ -16,7 +16,9 @@ use gpuwhy_gpubpf::policy::{Machine, Policy};
 use gpuwhy_gpubpf::splice::Plan;
 use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
-use gpuwhy_wire::images::{Desk, Outcome, POLICY_ENV, PROBES_ENV, PROBES_WAIT_ENV, Records};
+use gpuwhy_wire::images::{
+    Desk, Outcome, POLICY_ENV, PROBES_ENV, PROBES_WAIT_ENV, Records, SANITIZER_ENV,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -25,6 +27,7 @@ use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::{Cause, Sent};
 
 use crate::cache::Cache;
+use crate::code::Reach;
 use crate::desk::{Books, Controller, Loaded, Rules, Shown};
 use crate::policies::Policies;
 use crate::programs::{Allowed, Sampling, accepted};
@@ -41,7 +44,7 @@ const LIBRARY_ENV: &str = "GPUWHY_INTERPOSE";
 #[command(after_help = "\
 The command's kernels are taken as it loads them, by the driver's own interface: fat binaries and PTX of any CUDA
 program, statically linked or not, and what Triton and NVRTC compile while it runs. Kernels of which there is machine
-code alone stay as they are, and are told. The command's output, input and exit status are its own; what the probes
+code alone stay as they are, and are told; with --sanitizer NVIDIA's Sanitizer calls the programs there. The command's output, input and exit status are its own; what the probes
 have counted is printed to standard error at the end.
 
 Example: how many warps enter each kernel, and how many bytes they load
@@ -95,6 +98,8 @@ pub(crate) struct Session {
     #[arg(short, long, value_name = "FILE.json")]
     output: Option<PathBuf>,
     #[command(flatten)]
+    reach: Reach,
+    #[command(flatten)]
     allowed: Allowed,
 }
 
@@ -128,7 +133,7 @@ pub(crate) fn session(
     let stop = AtomicBool::new(false);
     let status = std::thread::scope(|scope| {
         scope.spawn(|| controller.serve(&desk, &stop));
-        let status = command(options, &library, &socket, decides.is_some());
+        let status = command(options, &library, &socket, &controller);
         stop.store(true, Relaxed);
         status
     })?;
@@ -204,7 +209,8 @@ fn rules(
     let cache = if options.no_cache { None } else { Cache::new(options.cache.as_deref()) };
     let most = options.memory.saturating_mul(1 << 20);
     let (threads, off) = (options.threads, options.off);
-    Ok(Rules { plan, made_of, threads, most, cache, off, shared, policies })
+    let sanitizer = options.reach.sanitizer()?;
+    Ok(Rules { plan, made_of, threads, most, cache, off, shared, policies, sanitizer })
 }
 
 /// The object beside this program, or where it is installed.
@@ -221,7 +227,12 @@ fn library() -> Result<PathBuf> {
 }
 
 /// Runs the command to its end.
-fn command(options: &Session, library: &Path, socket: &Path, policies: bool) -> Result<ExitStatus> {
+fn command(
+    options: &Session,
+    library: &Path,
+    socket: &Path,
+    controller: &Controller,
+) -> Result<ExitStatus> {
     let (program, arguments) = options.command.split_first().context("there is no command")?;
     let mut preload = library.as_os_str().to_owned();
     // The dynamic linker takes spaces and colons for the end of a name.
@@ -235,8 +246,12 @@ fn command(options: &Session, library: &Path, socket: &Path, policies: bool) -> 
     let mut command = Command::new(program);
     command.args(arguments).env("LD_PRELOAD", preload).env(PROBES_ENV, socket);
     command.env(PROBES_WAIT_ENV, options.wait.to_string());
-    if policies {
+    if controller.policies().is_some() {
         command.env(POLICY_ENV, "1");
+    }
+    if let Some(sanitizer) = controller.sanitizer() {
+        // The driver calls the object when it is initialised, which is when Sanitizer can begin.
+        command.env(SANITIZER_ENV, &sanitizer.library).env("CUDA_INJECTION64_PATH", library);
     }
     // Before there is a command: what comes now is passed on when there is one.
     let signals =
@@ -293,7 +308,11 @@ fn code(status: ExitStatus) -> u8 {
 fn fate(loaded: &Loaded) -> String {
     match (&loaded.made.why, loaded.outcome) {
         (Some(why), _) => why.clone(),
+        (None, Some(Outcome::Taken)) if loaded.made.machine_code => "called by Sanitizer".into(),
         (None, Some(Outcome::Taken)) => "with probes".into(),
+        (None, Some(Outcome::Refused(code))) if loaded.made.machine_code => {
+            format!("Sanitizer refused it (SanitizerResult {code}); it stays as it is")
+        }
         (None, Some(Outcome::Refused(code))) => {
             format!("the driver refused it with probes (CUresult {code}); it was loaded as it is")
         }
@@ -366,6 +385,9 @@ fn with_probes(screen: &mut Screen, loaded: &Loaded) {
         loaded.bytes,
         loaded.took.as_millis()
     ));
+    if loaded.made.machine_code {
+        screen.line("  machine code, from which NVIDIA's Sanitizer calls the programs");
+    }
     for (_, readable, sites) in &loaded.made.kernels {
         screen.line(format_args!("  {readable}: {}", many(*sites, "site")));
     }

@@ -22,6 +22,7 @@ use gpuwhy_schema::text::Screen;
 use serde_json::{Value, json};
 
 mod cache;
+mod code;
 mod coverage;
 mod decisions;
 mod desk;

@@ -1,4 +1,4 @@
-//! Stand-ins for `libnvidia-ml.so.1`, `libcuda.so.1` and `libcupti.so`, over one scripted device.
+//! Stand-ins for `libnvidia-ml.so.1`, `libcuda.so.1`, `libcupti.so` and `libsanitizer-public.so`, over one scripted device.
 //!
 //! One shared object under all of their names ([`gpuwhy_testkit::gpu::link_libraries`]), with the
 //! real C interfaces, so that tests run the code that calls the real libraries. The device is the
@@ -14,6 +14,7 @@
 //! | `GPUWHY_STANDIN_DEFECTS` | defects of CUPTI in this process, separated by commas |
 //! | `GPUWHY_STANDIN_CUDA` | version of the driver; 13000, or 12080 for one of CUDA 12 |
 //! | `GPUWHY_STANDIN_EXECUTES` | 1: kernels are executed in a simulator, and memory holds bytes |
+//! | `GPUWHY_STANDIN_SOURCE` | a file of PTX: what is executed of images that are machine code alone, for kernels of the same names |
 //! | `GPUWHY_STANDIN_REFUSES` | a text: PTX that contains it is refused (`CUDA_ERROR_INVALID_PTX`) |
 //! | `GPUWHY_STANDIN_REFUSES_LAUNCHES` | a kernel whose launches are refused when it is executed (`CUDA_ERROR_INVALID_VALUE`) |
 //! | `GPUWHY_STANDIN_LATE` | `KERNEL:FROM:US`: launches of a kernel that is executed begin so many us later than they could, after the first FROM |

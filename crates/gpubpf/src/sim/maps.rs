@@ -34,6 +34,17 @@ impl Maps {
         who: u64,
     ) -> Result<Self, String> {
         let at = image.symbol(TABLE).ok_or_else(|| format!("the module has no `{TABLE}`"))?;
+        Self::bind_at(device, at, table, threads, who)
+    }
+
+    /// The same with the table at an address of the device: what functions that Sanitizer calls are given.
+    pub fn bind_at(
+        device: &mut Device,
+        at: u64,
+        table: &Table,
+        threads: u64,
+        who: u64,
+    ) -> Result<Self, String> {
         let mut words = vec![0_u64; table.words];
         words[0] = who;
         let mut bound = Vec::new();

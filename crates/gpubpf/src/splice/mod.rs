@@ -13,8 +13,10 @@
 
 mod access;
 mod block;
+mod called;
 mod names;
 mod needs;
+mod patch;
 mod points;
 mod registers;
 mod sample;
@@ -29,12 +31,14 @@ use std::ops::Range;
 use crate::attach::Attach;
 use crate::compile::{self, Fragment};
 use crate::error::Fault;
-use crate::options::{Addresses, Options, TABLE, TABLE_HEADER};
+use crate::options::{self, Addresses, Options, TABLE, TABLE_HEADER};
 use crate::program::{Map, Program};
 use crate::ptx::{Function, Kind, MAX_TEXT, Module};
 use crate::reader::Object;
 use crate::verify::{Budget, Certificate, verified};
+pub use called::{GIVEN, called};
 pub use names::Names;
+pub use patch::{Patch, Patched, Spot};
 use points::points;
 pub use steal::{NotStealing, ORDERED, PARAMETER_BYTES, Record, Rule, SUFFIX, Stealing, Unsafe};
 use write::{Insertion, Site};
@@ -474,7 +478,8 @@ impl<'a, 'm, 'p> Splicer<'a, 'm, 'p> {
         if !how.samples() {
             return Ok(());
         }
-        let text = sample::census(&self.base, how, TABLE_HEADER + 3 * self.plan.maps.len());
+        let word = TABLE_HEADER + 3 * self.plan.maps.len();
+        let text = sample::census(&self.base, how, options::Table::Constant, word);
         needs::check(&text, &self.head, "1 in N")?;
         for function in self.module.functions() {
             let is = |kernel: &&KernelReport| kernel.name == function.name && kernel.sites > 0;
@@ -493,7 +498,9 @@ impl<'a, 'm, 'p> Splicer<'a, 'm, 'p> {
 
     fn compile(&mut self, number: usize, probe: &Probe) -> Result<Fragment, Refusal> {
         let of_block = Some(block::prefix(&self.base));
-        let with = Options { of_warp: probe.of_warp.clone(), of_block, ..Options::default() };
+        let addresses = Addresses::Shared { first: probe.first_map };
+        let of_warp = probe.of_warp.clone();
+        let with = Options { of_warp, of_block, addresses, ..Options::default() };
         compiled(probe, number, &self.base, &self.head, &mut self.declarations, with)
     }
 
@@ -557,22 +564,7 @@ impl<'a, 'm, 'p> Splicer<'a, 'm, 'p> {
         self.insertions.push((self.head.end, 0, head));
         // Stable: of one program before another, the first comes first.
         self.insertions.sort_by_key(|&(at, rank, _)| (at, rank));
-        let text = self.module.text();
-        let mut whole = String::with_capacity(text.len() + self.grown);
-        let (mut from, mut ranges) = (0, Vec::with_capacity(self.insertions.len()));
-        for (at, _, inserted) in &self.insertions {
-            whole.push_str(&text[from..*at]);
-            let start = whole.len();
-            // Some directives end with their line, so a block begins a line of its own.
-            let line = whole.rfind('\n').map_or(0, |newline| newline + 1);
-            if !whole[line..].trim_ascii().is_empty() && !inserted.starts_with('\n') {
-                whole.push('\n');
-            }
-            whole.push_str(inserted);
-            ranges.push(start..whole.len());
-            from = *at;
-        }
-        whole.push_str(&text[from..]);
+        let (whole, ranges) = inserted(self.module.text(), &self.insertions);
         let mut seen = HashSet::new();
         self.notes.retain(|note| seen.insert(note.clone()));
         let (inserted, sites, notes) = (ranges, self.sites, self.notes);
@@ -581,8 +573,29 @@ impl<'a, 'm, 'p> Splicer<'a, 'm, 'p> {
     }
 }
 
-/// The program of a probe in PTX, under names of its own; `with` says how, beside where its context and maps are. What it
-/// declares is added to `declarations`.
+/// A text with insertions in it, which are in order, and where they lie in it.
+fn inserted(text: &str, insertions: &[Insertion]) -> (String, Vec<Range<usize>>) {
+    let grown: usize = insertions.iter().map(|(_, _, inserted)| inserted.len() + 1).sum();
+    let mut whole = String::with_capacity(text.len() + grown);
+    let (mut from, mut ranges) = (0, Vec::with_capacity(insertions.len()));
+    for (at, _, inserted) in insertions {
+        whole.push_str(&text[from..*at]);
+        let start = whole.len();
+        // Some directives end with their line, so a block begins a line of its own.
+        let line = whole.rfind('\n').map_or(0, |newline| newline + 1);
+        if !whole[line..].trim_ascii().is_empty() && !inserted.starts_with('\n') {
+            whole.push('\n');
+        }
+        whole.push_str(inserted);
+        ranges.push(start..whole.len());
+        from = *at;
+    }
+    whole.push_str(&text[from..]);
+    (whole, ranges)
+}
+
+/// The program of a probe in PTX, under names of its own; `with` says how, and where its maps are, beside where its context
+/// is. What it declares is added to `declarations`.
 fn compiled(
     probe: &Probe,
     number: usize,
@@ -596,7 +609,6 @@ fn compiled(
     let words = 0..probe.attach.context_words();
     let options = Options {
         prefix: format!("{base}{number}_"),
-        addresses: Addresses::Shared { first: probe.first_map },
         context: words.map(|word| Site::context(base, word)).collect(),
         ..with
     };

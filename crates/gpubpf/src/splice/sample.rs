@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use super::How;
 use crate::contents::SAMPLED;
-use crate::options::TABLE;
+use crate::options::Table;
 use crate::program::{Map, MapKind};
 
 /// The map of counts: launches, those in the sample, blocks, those in the sample, warps, those in the sample.
@@ -43,12 +43,11 @@ pub(super) fn gates(base: &str, how: &How) -> String {
 }
 
 /// The text at a kernel's beginning that counts what is sampled; `word` of the table is the address of the counts.
-pub(super) fn census(base: &str, how: &How, word: usize) -> String {
+pub(super) fn census(base: &str, how: &How, table: Table, word: usize) -> String {
     let mut text = format!(
         "{{\n\t.reg .pred %{base}p<4>;\n\t.reg .b32 %{base}w<8>;\n\t.reg .b64 %{base}v;\n\t.reg .b64 %{base}c<3>;\n\
-         \tld.const.u64 %{base}c0, [{TABLE}+{}];\n\tsetp.eq.s64 %{base}p0, %{base}c0, 0;\n\
-         \t@%{base}p0 bra.uni {base}end;\n",
-        8 * word
+         \t{};\n\tsetp.eq.s64 %{base}p0, %{base}c0, 0;\n\t@%{base}p0 bra.uni {base}end;\n",
+        table.load(&format!("%{base}c0"), word)
     );
     text += &linear(base, "ctaid", "nctaid", 1);
     text += &linear(base, "tid", "ntid", 2);

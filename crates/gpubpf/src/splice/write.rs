@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::points::{Point, Word};
 use super::registers::Width;
 use super::{How, sample};
-use crate::options::TABLE;
+use crate::options::Table;
 use crate::ptx::Guard;
 
 /// What all sites of a probe share.
@@ -34,6 +34,14 @@ impl Site<'_> {
         format!("%{base}c{word}")
     }
 
+    /// The beginning of a site's block: its registers.
+    pub(super) fn declarations(base: &str) -> String {
+        format!(
+            "{{\n\t.reg .pred %{base}p<3>;\n\t.reg .b16 %{base}h;\n\t.reg .b32 %{base}w<6>;\n\t.reg .b64 \
+             %{base}v;\n\t.reg .b64 %{base}c<9>;\n"
+        )
+    }
+
     /// The insertions that put the probe at `point`, which is the site `number`.
     pub(super) fn write(&self, point: &Point, number: usize, into: &mut Vec<Insertion>) {
         let base = self.base;
@@ -47,10 +55,7 @@ impl Site<'_> {
                 self.word(&mut context, &register, &word);
             }
         }
-        let declarations = format!(
-            "{{\n\t.reg .pred %{base}p<3>;\n\t.reg .b16 %{base}h;\n\t.reg .b32 %{base}w<6>;\n\t.reg .b64 \
-             %{base}v;\n\t.reg .b64 %{base}c<9>;\n"
-        );
+        let declarations = Self::declarations(base);
         let (mut head, mut guard) = (String::new(), String::new());
         match (point.guard, point.before) {
             (Some(condition), None) => guard = unless(base, condition, condition.predicate),
@@ -60,7 +65,7 @@ impl Site<'_> {
             }
             (None, _) => {}
         }
-        let gates = self.gates();
+        let gates = self.gates(Table::Constant);
         let tail = format!("{}{base}end:\n}}\n", self.fragment);
         match point.before {
             Some(before) if !head.is_empty() || !context.is_empty() => {
@@ -80,14 +85,13 @@ impl Site<'_> {
     }
 
     /// The switch and the sampling: branches that whole warps take together.
-    fn gates(&self) -> String {
+    pub(super) fn gates(&self, table: Table) -> String {
         let (base, mut text) = (self.base, String::new());
         if self.how.switch {
             let _ = write!(
                 text,
-                "\tld.const.u64 %{base}v, [{TABLE}+{}];\n\tsetp.eq.s64 %{base}p0, %{base}v, 0;\n\
-                 \t@%{base}p0 bra.uni {base}end;\n",
-                8 * self.switch
+                "\t{};\n\tsetp.eq.s64 %{base}p0, %{base}v, 0;\n\t@%{base}p0 bra.uni {base}end;\n",
+                table.load(&format!("%{base}v"), self.switch)
             );
         }
         text += &sample::gates(base, self.how);

@@ -9,6 +9,7 @@ mod images;
 mod kernels;
 mod maps;
 mod objects;
+mod patches;
 mod policy;
 mod prevail;
 mod ptx_text;

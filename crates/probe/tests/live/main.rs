@@ -1,6 +1,7 @@
 //! `gpuwhy probe run -- COMMAND`: programs that know nothing of probes, over a driver that executes their kernels
 //! (`gpuwhy-standin`). What they print must be what they print alone, and the maps must hold what was launched.
 
+mod code;
 #[path = "../common/mod.rs"]
 mod common;
 mod host;

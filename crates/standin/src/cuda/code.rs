@@ -1,6 +1,7 @@
 //! What is loaded where kernels are executed.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use gpuwhy_gpubpf::sim::{Device, Image};
 
@@ -18,6 +19,8 @@ pub(super) struct Execution {
     /// Functions of modules, and kernels of libraries.
     pub(super) functions: HashMap<usize, Function>,
     pub(super) links: HashMap<usize, Link>,
+    /// Modules that Sanitizer was not told of yet.
+    pub(super) fresh: Vec<usize>,
     /// Launches that were captured.
     pub(super) captured: Vec<Captured>,
     /// Launches so far of the kernel whose launches begin late.
@@ -33,12 +36,20 @@ pub(super) struct Link {
 
 pub(super) struct Loaded {
     pub(super) device: usize,
+    pub(super) context: usize,
+    /// Of which it is a part; 0 if of none.
+    pub(super) library: usize,
     pub(super) image: Image,
+    /// What is executed, without patches.
+    pub(super) text: String,
+    /// Its machine code, if it came with some; otherwise its text.
+    pub(super) code: Arc<[u8]>,
 }
 
-/// A library: its text, and the module that it is in each context.
+/// A library: its text and machine code, and the module that it is in each context.
 pub(super) struct Library {
     pub(super) text: String,
+    pub(super) code: Arc<[u8]>,
     pub(super) modules: HashMap<usize, usize>,
 }
 
@@ -57,4 +68,6 @@ pub(super) struct Captured {
     pub(super) block: [u32; 3],
     pub(super) shared: u32,
     pub(super) parameters: Vec<Vec<u8>>,
+    /// The address that functions which Sanitizer calls are given; 0 if none is.
+    pub(super) given: u64,
 }

@@ -6,14 +6,15 @@
 
 use std::collections::HashMap;
 use std::io::Write;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
-use gpuwhy_gpubpf::image::{ELF_MAGIC, FATBIN_MAGIC, is_binary, ptx_for};
+use gpuwhy_gpubpf::image::{Content, ELF_MAGIC, FATBIN_MAGIC, Images, NoPtx, is_binary, ptx_for};
 use gpuwhy_gpubpf::ptx::Module;
-use gpuwhy_gpubpf::sim::{Config, Device, Launch};
+use gpuwhy_gpubpf::sim::{Config, Device, Image, Launch};
+use gpuwhy_gpubpf::splice::GIVEN;
 
 use super::code::{Captured, Function, Library, Loaded};
-use super::driver::{Driver, Handle, handle};
+use super::driver::{Context, Driver, Handle, handle};
 use super::ledger;
 use super::{Code, Status};
 use crate::c::Out;
@@ -135,7 +136,14 @@ fn bytes_at(image: Out<u8>) -> Result<Vec<u8>, Code> {
 /// The PTX text of an image that the device would compile, or that its machine code carries.
 pub(super) fn text_of(bytes: Vec<u8>) -> Result<String, Code> {
     let text = if is_binary(&bytes) {
-        ptx_for(&bytes, ARCH).map_err(|why| failed(Code::InvalidImage, &why))?.text
+        match (ptx_for(&bytes, ARCH), std::env::var_os("GPUWHY_STANDIN_SOURCE")) {
+            (Ok(chosen), _) => chosen.text,
+            // What stands for it.
+            (Err(NoPtx::MachineCode(_)), Some(source)) => {
+                std::fs::read_to_string(source).map_err(|why| failed(Code::NotFound, &why))?
+            }
+            (Err(why), _) => return Err(failed(Code::InvalidImage, &why)),
+        }
     } else {
         String::from_utf8(bytes).map_err(|why| failed(Code::InvalidImage, &why))?
     };
@@ -144,6 +152,18 @@ pub(super) fn text_of(bytes: Vec<u8>) -> Result<String, Code> {
         return Err(Code::InvalidPtx);
     }
     Ok(text)
+}
+
+/// The machine code that a device would run, of an image; its text if it has none.
+fn code_of(bytes: &[u8]) -> Arc<[u8]> {
+    let runs = |image: &gpuwhy_gpubpf::image::Image| {
+        image.content == Content::Cubin && image.arch.runs_on(ARCH)
+    };
+    if !bytes.starts_with(&FATBIN_MAGIC) {
+        return bytes.into();
+    }
+    let found = Images::new(bytes).flatten().find(runs);
+    found.map_or_else(|| bytes.into(), |image| image.bytes.into())
 }
 
 /// What a file holds.
@@ -162,39 +182,59 @@ impl Driver {
         self.code.devices.entry(device).or_insert_with(|| Device::new(config))
     }
 
-    fn load_text(&mut self, text: &str, device: usize) -> Result<Handle, Code> {
-        let module = Module::read(text).map_err(|why| failed(Code::InvalidPtx, &why))?;
-        let loaded = self.device(device).load(&module);
-        let image = loaded.map_err(|why| failed(Code::InvalidPtx, &why))?;
+    fn load_text(
+        &mut self,
+        text: String,
+        code: Arc<[u8]>,
+        library: Handle,
+    ) -> Result<Handle, Code> {
+        let (context, Context { device, .. }) = self.current()?;
+        let image = self.image(&text, device)?;
         let module = handle();
-        self.code.images.insert(module, Loaded { device, image });
+        self.code.images.insert(module, Loaded { device, context, library, image, text, code });
+        self.code.fresh.push(module);
         Ok(module)
+    }
+
+    fn image(&mut self, text: &str, device: usize) -> Result<Image, Code> {
+        let module = Module::read(text).map_err(|why| failed(Code::InvalidPtx, &why))?;
+        self.device(device).load(&module).map_err(|why| failed(Code::InvalidPtx, &why))
+    }
+
+    /// Another text is executed as a module; its variables are new ones.
+    pub(super) fn replace(&mut self, module: Handle, text: &str) -> Status {
+        let device = self.code.images.get(&module).ok_or(Code::InvalidHandle)?.device;
+        let image = self.image(text, device)?;
+        let loaded = self.code.images.get_mut(&module).ok_or(Code::InvalidHandle)?;
+        loaded.image = image;
+        Ok(())
     }
 
     /// Loads a module into the current context.
     pub(super) fn load_image(&mut self, bytes: Vec<u8>) -> Result<Handle, Code> {
-        let (_, context) = self.current()?;
-        self.load_text(&text_of(bytes)?, context.device)
+        let code = code_of(&bytes);
+        self.load_text(text_of(bytes)?, code, 0)
     }
 
     /// Loads a library: into contexts when it is used there.
     pub(super) fn load_library(&mut self, bytes: Vec<u8>) -> Result<Handle, Code> {
+        let code = code_of(&bytes);
         let text = text_of(bytes)?;
         Module::read(&text).map_err(|why| failed(Code::InvalidPtx, &why))?;
         let library = handle();
-        self.code.libraries.insert(library, Library { text, modules: HashMap::new() });
+        self.code.libraries.insert(library, Library { text, code, modules: HashMap::new() });
         Ok(library)
     }
 
     /// The module of a library in the current context.
     pub(super) fn module_of(&mut self, library: Handle) -> Result<Handle, Code> {
-        let (at, context) = self.current()?;
+        let (at, _) = self.current()?;
         let known = self.code.libraries.get(&library).ok_or(Code::InvalidHandle)?;
         if let Some(module) = known.modules.get(&at) {
             return Ok(*module);
         }
-        let text = known.text.clone();
-        let module = self.load_text(&text, context.device)?;
+        let (text, code) = (known.text.clone(), known.code.clone());
+        let module = self.load_text(text, code, library)?;
         if let Some(known) = self.code.libraries.get_mut(&library) {
             known.modules.insert(at, module);
         }
@@ -248,7 +288,7 @@ impl Driver {
         let places = loaded.image.parameter_places(&function.name).ok_or(Code::NotFound)?;
         let parameters =
             if sizes.is_empty() { Vec::new() } else { params.bytes(&sizes, &places)? };
-        Ok(Some(Captured { function, grid, block, shared, parameters }))
+        Ok(Some(Captured { function, grid, block, shared, parameters, given: 0 }))
     }
 
     /// Where a parameter of a function lies in a buffer of all, and its bytes.
@@ -288,7 +328,7 @@ impl Driver {
         device.occupancy(&loaded.image, &launch).map_err(|why| failed(Code::InvalidValue, &why))
     }
 
-    fn module_with(&mut self, of: Handle) -> Result<Handle, Code> {
+    pub(super) fn module_with(&mut self, of: Handle) -> Result<Handle, Code> {
         if self.code.libraries.contains_key(&of) { self.module_of(of) } else { Ok(of) }
     }
 
@@ -319,6 +359,10 @@ impl Driver {
         let loaded = self.code.images.get(&module).ok_or(Code::InvalidHandle)?;
         let device = self.code.devices.get_mut(&loaded.device).ok_or(Code::InvalidDevice)?;
         device.set_globaltimer(begin + epoch());
+        if let Some(at) = loaded.image.symbol(GIVEN) {
+            let written = device.write(at, &launch.given.to_le_bytes());
+            written.map_err(|why| failed(Code::InvalidValue, &why))?;
+        }
         let launched = device.launch(
             &loaded.image,
             &Launch {

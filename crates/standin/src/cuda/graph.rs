@@ -4,7 +4,7 @@ use std::ffi::c_char;
 
 use super::driver::{Graph, Handle, driver, handle};
 use super::submit::{Call, node_id};
-use super::{Code, Status, status};
+use super::{Code, Status, sanitizer, status};
 use crate::c::Out;
 use crate::cupti::cbid;
 
@@ -31,6 +31,7 @@ exported! {
 
     fn cuGraphLaunch(graph: Handle, stream: Handle) {
         let call = Call::begin(cbid::GRAPH_LAUNCH);
+        sanitizer::graph_begins(graph, stream);
         let done = driver().and_then(|mut d| d.replay(graph, stream, call.correlation));
         call.end(done)
     }

@@ -2,10 +2,11 @@
 
 use std::ffi::{c_int, c_uint};
 
+use super::code::Captured;
 use super::driver::{Handle, Node, driver, handle};
 use super::execute::{Parameters, executes, file, memory};
 use super::submit::Call;
-use super::{Code, Status, status};
+use super::{Code, Status, sanitizer, status};
 use crate::c::{Out, Static, Text};
 use crate::cupti::cbid;
 
@@ -13,13 +14,19 @@ fn load(to: Out<Handle>, image: Out<u8>) -> Status {
     if image.is_null() {
         return Err(Code::InvalidValue);
     }
-    let mut driver = driver()?;
     if executes() {
-        return Ok(to.put(driver.load_image(memory(image)?)?)?);
+        return load_bytes(to, memory(image)?);
     }
+    let mut driver = driver()?;
     driver.current()?;
     let module = handle();
     driver.modules.insert(module, ());
+    Ok(to.put(module)?)
+}
+
+fn load_bytes(to: Out<Handle>, bytes: Vec<u8>) -> Status {
+    let module = driver()?.load_image(bytes)?;
+    sanitizer::tell_loaded();
     Ok(to.put(module)?)
 }
 
@@ -33,6 +40,7 @@ struct Shape {
 /// The first parameter is how long the kernel takes at the nominal clock, ns, unless it is executed.
 fn launch(function: Handle, shape: Shape, stream: Handle, params: Parameters) -> Status {
     let call = Call::begin(cbid::LAUNCH_KERNEL);
+    let given = sanitizer::begins(function, stream, [shape.grid, shape.block]);
     let launch = || {
         let mut driver = driver()?;
         let name = *driver.functions.get(&function).ok_or(Code::InvalidHandle)?;
@@ -42,7 +50,7 @@ fn launch(function: Handle, shape: Shape, stream: Handle, params: Parameters) ->
             None => (params.each.get()?.cast::<u64>(0).get()?, None, 0),
             Some(launch) if driver.is_capturing(stream)? => (0, Some(driver.keep(launch)), 0),
             Some(launch) => {
-                let ran = driver.execute(&launch, stream)?;
+                let ran = driver.execute(&Captured { given, ..launch }, stream)?;
                 (ran.cycles, None, ran.begin)
             }
         };
@@ -76,11 +84,11 @@ exported! {
         if !executes() {
             return Err(Code::InvalidValue);
         }
-        let module = driver()?.load_image(bytes)?;
-        Ok(to.put(module)?)
+        load_bytes(to, bytes)
     }
 
     fn cuModuleUnload(module: Handle) {
+        sanitizer::tell_unloading(&[module]);
         let mut driver = driver()?;
         if driver.unload_image(module) {
             return Ok(());

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint};
 
 use super::driver::{Handle, driver};
 use super::execute::{executes, file, memory};
-use super::{Code, Status, status};
+use super::{Code, Status, sanitizer, status};
 use crate::c::{Out, Static, Text};
 
 fn load(to: Out<Handle>, bytes: Result<Vec<u8>, Code>) -> Status {
@@ -31,9 +31,11 @@ exported! {
     }
 
     fn cuLibraryUnload(library: Handle) {
+        let gone = driver()?.code.libraries.remove(&library).ok_or(Code::InvalidHandle)?;
+        let modules: Vec<Handle> = gone.modules.into_values().collect();
+        sanitizer::tell_unloading(&modules);
         let mut driver = driver()?;
-        let gone = driver.code.libraries.remove(&library).ok_or(Code::InvalidHandle)?;
-        gone.modules.into_values().for_each(|module| _ = driver.unload_image(module));
+        modules.into_iter().for_each(|module| _ = driver.unload_image(module));
         Ok(())
     }
 
@@ -46,19 +48,26 @@ exported! {
     }
 
     fn cuLibraryGetModule(to: Out<Handle>, library: Handle) {
-        Ok(to.put(driver()?.module_of(library)?)?)
+        let module = driver()?.module_of(library)?;
+        sanitizer::tell_loaded();
+        Ok(to.put(module)?)
     }
 
     fn cuLibraryGetGlobal(to: Out<u64>, bytes: Out<usize>, library: Handle, name: Text) {
-        let mut driver = driver()?;
-        let module = driver.module_of(library)?;
-        let (at, size) = driver.global(module, &name.get()?)?;
+        let module = driver()?.module_of(library)?;
+        sanitizer::tell_loaded();
+        let (at, size) = driver()?.global(module, &name.get()?)?;
         to.put(at)?;
         Ok(bytes.put(size)?)
     }
 
     /// A kernel may be launched in the place of a function.
     fn cuKernelGetFunction(to: Out<Handle>, kernel: Handle) {
+        let of = driver()?.code.functions.get(&kernel).map(|function| function.of);
+        if let Some(of) = of {
+            driver()?.module_with(of)?;
+            sanitizer::tell_loaded();
+        }
         Ok(to.put(kernel)?)
     }
 }

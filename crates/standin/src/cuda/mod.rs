@@ -27,6 +27,7 @@
 //! | `managed` | managed memory: its exported functions |
 //! | `ledger` | what managed memory cost, for tests |
 //! | `device`, `context`, `stream`, `graph`, `kernel`, `library`, `link`, `memory`, `error` | the exported functions |
+//! | `sanitizer` | NVIDIA's Sanitizer, which tells of modules and launches and patches modules |
 //! | `names` | `cuGetProcAddress` |
 #![allow(non_snake_case, clippy::too_many_arguments)]
 
@@ -45,6 +46,7 @@ mod managed;
 mod memory;
 mod names;
 mod paging;
+mod sanitizer;
 mod stream;
 mod submit;
 

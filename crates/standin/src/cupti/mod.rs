@@ -41,6 +41,7 @@ mod subscriber;
 pub use activity::{Activity, CopyKind, MemoryKind, Operation, cbid};
 pub use pending::{report, report_call, report_wait};
 pub use settings::{serialises, traces_graphs};
+pub use subscriber::has_subscriber;
 
 codes! {
     /// `CUptiResult`, the codes that are returned here.

@@ -28,6 +28,11 @@ pub struct SubscriberParams {
     old_size: usize,
 }
 
+/// Whether somebody subscribed.
+pub fn has_subscriber() -> bool {
+    SUBSCRIBED.load(Relaxed) != 0
+}
+
 fn subscribe(to: Out<usize>) -> Status {
     if to.is_null() {
         return Err(Code::InvalidParameter);

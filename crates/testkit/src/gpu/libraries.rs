@@ -44,8 +44,8 @@ impl Environment {
     }
 }
 
-/// The names under which programs look for the three libraries.
-pub const LIBRARY_NAMES: [&str; 9] = [
+/// The names under which programs look for the four libraries.
+pub const LIBRARY_NAMES: [&str; 10] = [
     "libnvidia-ml.so.1",
     "libnvidia-ml.so",
     "libcuda.so.1",
@@ -55,6 +55,7 @@ pub const LIBRARY_NAMES: [&str; 9] = [
     "libcupti.so.12",
     "libcupti.so.11.8",
     "libcupti.so",
+    "libsanitizer-public.so",
 ];
 
 /// Makes a directory for `LD_LIBRARY_PATH` with links to the stand-in under [`LIBRARY_NAMES`]. All

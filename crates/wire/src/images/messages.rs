@@ -16,6 +16,13 @@ pub enum Ask {
         /// Its streaming multiprocessors; with several devices the most.
         sms: u32,
     },
+    /// The driver has loaded machine code; a descriptor comes with it. What comes back is called from it.
+    Code {
+        /// The device's compute capability, times 10; with several devices the least.
+        arch: u32,
+        /// Its streaming multiprocessors; with several devices the most.
+        sms: u32,
+    },
     /// What became of it.
     Loaded {
         /// The number that its [`crate::images::Plan`] has.
@@ -38,6 +45,11 @@ pub enum Ask {
         image: u64,
         /// The word of the table that is to be its address.
         word: u32,
+    },
+    /// How the program came to NVIDIA's Sanitizer; answered with [`Answer::AsItIs`].
+    Sanitizer {
+        /// A `SanitizerResult`: 0 if it subscribed; 1000 where the library cannot be opened or lacks a function.
+        code: u32,
     },
     /// Policies are to hear of the program: memory for what it tells and is asked for is wanted.
     Policy,
@@ -112,6 +124,8 @@ impl Ask {
             Ask::State { image, device, context } => message(3, &[image, device.into(), context]),
             Ask::Policy => message(4, &[]),
             Ask::Shared { image, word } => message(5, &[image, word.into()]),
+            Ask::Sanitizer { code } => message(7, &[code.into()]),
+            Ask::Code { arch, sms } => message(6, &[arch.into(), sms.into()]),
         }
     }
 
@@ -132,6 +146,8 @@ impl Ask {
             3 => Ask::State { image: words[0], device: small(1)?, context: words[2] },
             4 => Ask::Policy,
             5 => Ask::Shared { image: words[0], word: small(1)? },
+            7 => Ask::Sanitizer { code: small(0)? },
+            6 => Ask::Code { arch: small(0)?, sms: small(1)? },
             _ => return None,
         })
     }
@@ -176,6 +192,8 @@ mod tests {
             Ask::Loaded { image: 7, outcome: Outcome::Unfilled(2) },
             Ask::State { image: 7, device: 3, context: 0x7f00_0000_0000 },
             Ask::Policy,
+            Ask::Code { arch: 90, sms: 132 },
+            Ask::Sanitizer { code: 1000 },
             Ask::Shared { image: 7, word: 12 },
         ] {
             assert_eq!(Ask::decode(&ask.encode()), Some(ask));

@@ -21,6 +21,7 @@
 //! | `late` | how late launches began |
 //! | `records` | records of rings on their way to the controller |
 //! | `policy` | what a program tells policies, and what they ask it for |
+//! | `patch` | kernels of machine code, and what is called in them |
 //! | `stealing` | kernels that can steal work, and how they were launched |
 //! | `ends` | the two ends of the socket |
 
@@ -28,6 +29,7 @@ mod ends;
 mod late;
 pub(crate) mod memory;
 mod messages;
+mod patch;
 mod plan;
 mod policy;
 mod records;
@@ -38,6 +40,7 @@ pub use ends::{Asker, Desk, Seat, close_image, open_image};
 pub use late::Late;
 pub use memory::Memory;
 pub use messages::{Answer, Ask, Outcome};
+pub use patch::Patch;
 pub use plan::{Launches, MANY, Name, Plan, Ring, Running, name_hash};
 pub use policy::{Count, Exchange, POINTERS, Request, Told};
 pub use records::Records;
@@ -50,5 +53,7 @@ pub const PROBES_ENV: &str = "GPUWHY_PROBES";
 pub const PROBES_WAIT_ENV: &str = "GPUWHY_PROBES_WAIT_MS";
 /// The environment variable that says whether the controller has policies (`1`): without it nothing is told.
 pub const POLICY_ENV: &str = "GPUWHY_POLICY";
+/// The environment variable that names NVIDIA's Sanitizer (`libsanitizer-public.so`): without it machine code stays as it is.
+pub const SANITIZER_ENV: &str = "GPUWHY_SANITIZER";
 /// The largest image that is handed over, bytes.
 pub const MAX_IMAGE: u64 = 1 << 30;

@@ -6,17 +6,18 @@ use std::os::fd::OwnedFd;
 use super::MAX_IMAGE;
 use super::late::Late;
 use super::memory::Memory;
+use super::patch::Patch;
 use super::records::Records;
 use super::stealing::{Stealing, Stolen};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"GPUWHYPL");
-const VERSION: u64 = 4;
+const VERSION: u64 = 5;
 /// Bytes of all maps at most.
 const MOST_BYTES: u64 = 1 << 40;
 /// What memory of the host is mapped by.
 const PAGE: u64 = 4096;
 /// Bytes before the words.
-const HEAD: usize = 176;
+const HEAD: usize = 200;
 /// The most words of a table, places of maps in it, kernels, and slots of arrays that a loader reads.
 pub const MANY: u64 = 1 << 16;
 
@@ -51,7 +52,9 @@ pub struct Plan {
     pub names: Vec<Name>,
     /// Kernels that can steal work.
     pub stealing: Option<Stealing>,
-    /// The PTX text.
+    /// Kernels of machine code from which functions of the text are called.
+    pub patch: Option<Patch>,
+    /// The PTX text; of functions for machine code it may be assembled.
     pub text: Vec<u8>,
 }
 
@@ -262,13 +265,14 @@ impl Plan {
         let more = more.map(|count| count as u64);
         let all = all.chain(more).chain(Stealing::head(self.stealing.as_ref()));
         let all = all.chain([self.host_bytes, self.shared.len() as u64]);
+        let all = all.chain(Patch::head(self.patch.as_ref()));
         let shared = self.shared.iter().flat_map(|(word, bytes)| [u64::from(*word), *bytes]);
         let all = all.chain(self.words.iter().copied());
         let kernels = self.kernels.iter().flat_map(|(name, site)| [*name, *site]);
         let rings = self.rings.iter().flat_map(Ring::words);
         let thieves = self.stealing.iter().flat_map(Stealing::words);
         let all = all.chain(places).chain(switches).chain(kernels).chain(rings).chain(thieves);
-        let all = all.chain(shared);
+        let all = all.chain(shared).chain(self.patch.iter().flat_map(Patch::words));
         out.extend(all.flat_map(u64::to_le_bytes));
         self.names.iter().for_each(|name| name.put(&mut out));
         out.extend_from_slice(&self.text);
@@ -295,28 +299,16 @@ impl Plan {
             *value = word(8 * number)?;
         }
         let [magic, version, image, state_bytes, words, places, switches, text, rest @ ..] = head;
-        let [
-            at,
-            bins,
-            shift,
-            ends,
-            launched,
-            slots,
-            kernels,
-            rings,
-            names,
-            stealing @ ..,
-            host_bytes,
-            shared,
-        ] = rest;
+        let [at, bins, shift, ends, launched, slots, kernels, rings, names, more @ ..] = rest;
+        let [stealing @ .., host_bytes, shared, kernels_of_code, programs, spots] = more;
+        let patch = [kernels_of_code, programs, spots];
         let running = Running::read([at, bins, shift, ends], state_bytes)?;
         let launches = Launches::read(launched, slots, state_bytes)?;
-        let most = words.max(places).max(switches).max(kernels).max(rings).max(names);
-        let most = most.max(stealing[0]).max(stealing[1]).max(shared);
-        if host_bytes > state_bytes || !host_bytes.is_multiple_of(PAGE) {
-            return None;
-        }
-        if magic != MAGIC || version != VERSION || most > MANY || state_bytes > MOST_BYTES {
+        let counts =
+            [words, places, switches, kernels, rings, names, stealing[0], stealing[1], shared];
+        let few = counts.into_iter().chain([patch[0]]).all(|count| count <= MANY);
+        let sized = host_bytes <= state_bytes.min(MOST_BYTES) && host_bytes.is_multiple_of(PAGE);
+        if [magic, version] != [MAGIC, VERSION] || !few || !sized || state_bytes > MOST_BYTES {
             return None;
         }
         let mut at = HEAD;
@@ -344,6 +336,7 @@ impl Plan {
             (1..=MOST_BYTES).contains(&bytes).then_some((word, bytes))
         };
         let shared: Vec<(u32, u64)> = (0..shared).map(|_| one()).collect::<Option<_>>()?;
+        let patch = Patch::read(patch, &mut next)?;
         let names: Vec<Name> =
             (0..names).map(|_| Name::read(bytes, &mut at)).collect::<Option<_>>()?;
         let text = usize::try_from(text).ok().filter(|text| *text as u64 <= MAX_IMAGE)?;
@@ -362,6 +355,7 @@ impl Plan {
             rings,
             names,
             stealing,
+            patch,
             text,
         })
     }
@@ -400,6 +394,11 @@ mod tests {
                     rows: true,
                     by_hardware: false,
                 }],
+            }),
+            patch: Some(Patch {
+                spots: 2,
+                programs: 1,
+                kernels: vec![(name_hash(b"_Z1kv"), vec![4])],
             }),
             text: b".version 8.0\n\0".to_vec(),
         }
@@ -466,29 +465,35 @@ mod tests {
             (160, 4096),
             // How many maps are others'.
             (168, MANY + 1),
+            // Of machine code: the kernels, the programs, the kinds of places.
+            (176, MANY + 1),
+            (184, 0),
+            (184, 2000),
+            (192, 0),
+            (192, 32),
             // The word of a place; its offset; the word of a switch.
-            (240, 8),
-            (248, 89),
-            (272, 8),
+            (264, 8),
+            (272, 89),
+            (296, 8),
             // A ring: SMs, offset, slots.
-            (296, 2 << 32 | 1),
-            (304, 4),
-            (304, 8),
-            (312, 16 << 32 | 3),
-            (312, 8 << 32 | 2),
-            (312, 16 << 32),
+            (320, 2 << 32 | 1),
+            (328, 4),
+            (328, 8),
+            (336, 16 << 32 | 3),
+            (336, 8 << 32 | 2),
+            (336, 16 << 32),
             // Of a kernel that steals: parameters, the place of the one more, and whether 32 threads in x are a warp.
-            (328, 16 << 32 | 4097),
-            (328, 4 << 32),
-            (328, 1 << 52),
-            (336, 4),
+            (352, 16 << 32 | 4097),
+            (352, 4 << 32),
+            (352, 1 << 52),
+            (360, 4),
             // Memory of somebody else: the word; its bytes.
-            (344, 8),
-            (352, 0),
-            (352, MOST_BYTES + 1),
+            (368, 8),
+            (376, 0),
+            (376, MOST_BYTES + 1),
             // The lengths of a name.
-            (368, 513),
-            (368, 513 << 32),
+            (408, 513),
+            (408, 513 << 32),
         ] {
             let mut bad = good.clone();
             bad[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));

@@ -20,7 +20,7 @@ use super::needs::{self, Head};
 use super::points::points;
 use super::{Names, Plan, Probe, Refusal, Spliced};
 use crate::attach::Attach;
-use crate::options::{Options, TABLE};
+use crate::options::{Addresses, Options, TABLE};
 use crate::ptx::{Function, Kind, MAX_TEXT, Module};
 use rules::{Allowed, judge};
 pub use rules::{Rule, Unsafe};
@@ -402,7 +402,8 @@ impl<'a, 'm, 'p> Stealer<'a, 'm, 'p> {
         let probe = &self.plan.probes[at];
         // One thread runs it, so that nothing is of a warp.
         let result = Some(format!("%{}d2", self.base));
-        let with = Options { result, ..Options::default() };
+        let addresses = Addresses::Shared { first: probe.first_map };
+        let with = Options { result, addresses, ..Options::default() };
         let declarations = &mut self.declarations;
         let fragment = super::compiled(probe, number, &self.base, &self.head, declarations, with)?;
         let word = self.plan.first_switch() + at;

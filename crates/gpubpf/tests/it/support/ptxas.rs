@@ -24,11 +24,17 @@ fn program() -> Option<PathBuf> {
 /// says so) without ptxas. Panics with its errors where it refuses.
 pub fn assemble(text: &str, target: &str) -> Option<String> {
     let place = tempfile::tempdir().unwrap();
-    assemble_in(place.path(), text, target)
+    assemble_in(place.path(), text, target, &[])
+}
+
+/// The same of functions that Sanitizer calls.
+pub fn assemble_patch(text: &str, target: &str) -> Option<String> {
+    let place = tempfile::tempdir().unwrap();
+    assemble_in(place.path(), text, target, &["--compile-as-tools-patch"])
 }
 
 /// The same, leaving `module.cubin` in `place`.
-fn assemble_in(place: &Path, text: &str, target: &str) -> Option<String> {
+fn assemble_in(place: &Path, text: &str, target: &str, how: &[&str]) -> Option<String> {
     let Some(program) = program() else {
         println!("skipped: no ptxas; scripts/ptxas.sh brings it");
         return None;
@@ -37,6 +43,7 @@ fn assemble_in(place: &Path, text: &str, target: &str) -> Option<String> {
     std::fs::write(&source, text).unwrap();
     let output = Command::new(program)
         .arg("-v")
+        .args(how)
         .arg(format!("-arch={target}"))
         .arg("-o")
         .arg(place.join("module.cubin"))
@@ -79,7 +86,7 @@ impl Kernel {
 /// Assembles `text` and tells of each kernel; `None` without ptxas.
 pub fn kernels(text: &str, target: &str) -> Option<BTreeMap<String, Kernel>> {
     let place = tempfile::tempdir().unwrap();
-    let said = assemble_in(place.path(), text, target)?;
+    let said = assemble_in(place.path(), text, target, &[])?;
     let bytes = std::fs::read(place.path().join("module.cubin")).unwrap();
     let cubin = object::File::parse(&*bytes).unwrap();
     let waits = waits(text, &place.path().join("module.cubin"));
