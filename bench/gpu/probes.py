@@ -236,7 +236,7 @@ def part_steal(folder):
         for _ in range(1 if STANDIN else 3):
             for way, under in ways.items():
                 told = launched("steal.ptx", "uneven", blocks, "64", f"uneven:{blocks}", f"zeros:{4 * 64 * int(blocks)}",
-                                f"u32:{prologue}", f"u32:{work}", f"u32:{blocks}", rounds=3, launches=2 if STANDIN else 20,
+                                f"u32:{prologue}", f"u32:{work}", f"u32:{blocks}", rounds=2 if STANDIN else 3, launches=1 if STANDIN else 20,
                                 under=under)  # fmt: skip
                 us[way] += told["us"]
                 sums.setdefault(way, [memory["sum"] for memory in told["memory"]])

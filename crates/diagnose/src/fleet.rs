@@ -83,19 +83,22 @@ impl Slowness {
         }
     }
 
-    /// What it is once the cause on the node is known.
+    /// What it is once the cause on the node is known: what was seen in kernels tells a device that computed for longer from a
+    /// host that came late with its launches (seed 002, 9.4).
     pub fn with_cause(self, class: &str) -> Slowness {
-        let host = [
-            "cpu_contention",
-            "cpu_steal",
-            "cpu_throttling",
-            "memory_pressure",
-            "block_io",
-            "interrupts",
-            "lock_contention",
-            "collective_straggler",
-        ];
-        if host.contains(&class) { Slowness::Host } else { self }
+        match class {
+            "cpu_contention"
+            | "cpu_steal"
+            | "cpu_throttling"
+            | "memory_pressure"
+            | "block_io"
+            | "interrupts"
+            | "lock_contention"
+            | "collective_straggler"
+            | "launch_latency" => Slowness::Host,
+            "kernel_imbalance" | "gpu_throttling" | "gpu_contention" => Slowness::Compute,
+            _ => self,
+        }
     }
 }
 
@@ -565,6 +568,25 @@ mod tests {
         assert_eq!((straggler.rank, straggler.slowness), (Some(0), Slowness::Input));
         assert_eq!(straggler.slowness.with_cause("block_io"), Slowness::Host);
         assert_eq!(straggler.slowness.with_cause("unexplained"), Slowness::Input);
+    }
+
+    /// Of two ranks that come late since they waited for their GPU, one's kernels took longer, and one's host launched them late.
+    #[test]
+    fn what_was_seen_in_kernels_tells_a_slow_device_from_a_host_in_the_way() {
+        let mut job = Job::new();
+        job.steps(400, 9, "", 0.0, 2.0);
+        job.steps(60, 1, "sync", 8.0, 2.0);
+        let (straggler, _) = job.fleet.look(job.now).unwrap();
+        let known = |class| straggler.slowness.with_cause(class).as_str();
+        assert_eq!(known("kernel_imbalance"), "compute-slow");
+        assert_eq!(known("launch_latency"), "host-interfered");
+        for (before, class, is) in [
+            (Slowness::Input, "kernel_imbalance", Slowness::Compute),
+            (Slowness::Input, "gpu_throttling", Slowness::Compute),
+            (Slowness::Communication, "network", Slowness::Communication),
+        ] {
+            assert_eq!(before.with_cause(class), is, "{class}");
+        }
     }
 
     #[test]

@@ -59,6 +59,7 @@ struct gpu_access { /* __memcapture, gpu/insn, gpu/insnret */
 	__u64 address; /* in its state space; 0 where the instruction has none */
 	__u64 bytes;   /* of one thread */
 	__u64 kind;    /* GPU_LOAD, GPU_STORE or GPU_ATOMIC, and the state space */
+	__u64 loaded;  /* gpu/insnret: what was loaded, of a vector the last; 0 elsewhere. Whoever reads it waits for it */
 };
 struct gpu_tracepoint { /* gpu/tp */
 	__u64 site;
@@ -98,6 +99,7 @@ static __u64 (*gpu_sm_id)(void) = (void *)509;
 static __u64 (*gpu_warp_id)(void) = (void *)510;
 static __u64 (*gpu_lane_id)(void) = (void *)511;
 static void (*gpu_prefetch_l2)(void *address) = (void *)512; /* ours */
+static __u64 (*gpu_clock)(void) = (void *)518; /* ours: cycles of this SM */
 static __u64 (*gpu_grid_id)(void) = (void *)513; /* ours: the number of the launch, in the order of launches */
 
 

@@ -111,6 +111,9 @@ pub enum Attach {
     Host,
 }
 
+/// The word of an instruction's context that has what it loaded.
+pub(crate) const LOADED: usize = 4;
+
 /// The most arguments of a tracepoint.
 pub const TRACEPOINT_ARGUMENTS: usize = 8;
 
@@ -156,12 +159,12 @@ impl Attach {
     }
 
     /// How many 8-byte words `r1` points to there: the number of the site first, then what is known
-    /// of the instruction (address, bytes, kind) or the arguments of the tracepoint. Of an order of blocks: the turn,
+    /// of the instruction (address, bytes, kind, and behind a load what was loaded) or the arguments of the tracepoint. Of an order of blocks: the turn,
     /// how many blocks there are, and the grid's three sides.
     pub fn context_words(&self) -> usize {
         match self {
             Self::Entry(_) | Self::Return(_) | Self::Line { .. } => 1,
-            Self::Accesses | Self::Instructions { .. } => 4,
+            Self::Accesses | Self::Instructions { .. } => 5,
             Self::Tracepoint { .. } => 1 + TRACEPOINT_ARGUMENTS,
             Self::Order(_) => 5,
             Self::Policy(event) => event.context_words(),

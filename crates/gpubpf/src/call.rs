@@ -42,6 +42,7 @@ pub(crate) fn lower(
         Helper::PidTgid => word(e, options, "#r0", 0)?,
         // Read again at each call: two reads must not be merged into one.
         Helper::GlobalTimer => e.line("mov.u64 #r0, %globaltimer"),
+        Helper::Clock64 => e.line("mov.u64 #r0, %clock64"),
         Helper::BlockIdx | Helper::BlockDim | Helper::ThreadIdx | Helper::GridDim => {
             let register = helper.triple().unwrap_or_default();
             for (reg, axis) in [(1, 'x'), (2, 'y'), (3, 'z')] {

@@ -1,6 +1,6 @@
 //! The helpers that device programs and policies may call: their numbers, arguments and effects.
 //!
-//! 1–3, 6, 14 and 25 are Linux's numbers, 501–511 bpftime's as merged there; 512 to 517 are ours.
+//! 1–3, 6, 14 and 25 are Linux's numbers, 501–511 bpftime's as merged there; 512 to 518 are ours.
 
 use crate::insn::Reg;
 use crate::program::{MapKind, Program};
@@ -51,6 +51,8 @@ pub enum Helper {
     AskAdvise,
     /// 516: `long policy_delay(u64 kernel, u64 us)`: asks for launches of a kernel, or of all (0), to be delayed.
     AskDelay,
+    /// 518: `u64 clock64()`, in cycles of the SM on which the thread runs; those of two SMs are not comparable.
+    Clock64,
     /// 517: `long policy_priority(u64 stream, s64 priority)`: asks for a priority of streams that are created later.
     AskPriority,
 }
@@ -91,6 +93,7 @@ impl Helper {
             515 => Self::AskAdvise,
             516 => Self::AskDelay,
             517 => Self::AskPriority,
+            518 => Self::Clock64,
             6 | 501 => {
                 let name = if id == 6 { "trace_printk" } else { "puts" };
                 return Err(format!(

@@ -49,6 +49,11 @@ pub const SKELETONS: &[Skeleton] = &[
         program: include_str!("../skeleton/tools/contended.bpf.c"),
     },
     Skeleton {
+        name: "stalls",
+        about: "How long loads of global memory take, as a histogram of cycles",
+        program: include_str!("../skeleton/tools/stalls.bpf.c"),
+    },
+    Skeleton {
         name: "returns",
         about: "How long threads are in a kernel, as a histogram",
         program: include_str!("../skeleton/tools/returns.bpf.c"),

@@ -733,7 +733,7 @@ impl<'a> Walk<'a> {
                 };
             }
             Helper::PidTgid | Helper::GridId => result = any(Uniform::Grid),
-            Helper::GlobalTimer | Helper::MembarSys => {}
+            Helper::GlobalTimer | Helper::Clock64 | Helper::MembarSys => {}
             Helper::PrefetchL2 => {
                 path.cost.effect = path.cost.effect.max(Some(Effect::Prefetching))
             }

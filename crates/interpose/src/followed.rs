@@ -51,6 +51,13 @@ impl Followed {
         }
     }
 
+    /// Programs were switched on or off.
+    pub fn switched(&mut self) {
+        if let Some(tails) = &mut self.tails {
+            tails.forget();
+        }
+    }
+
     /// Calls were lost.
     pub fn calls_lost(&mut self) {
         if let Some(late) = &mut self.late {

@@ -470,6 +470,9 @@ impl Place {
             let at = self.table + 8 * u64::from(*word);
             if self.on[program] != wanted && self.stream.put(at, &[wanted.into()]).is_ok() {
                 self.on[program] = wanted;
+                if let Some(followed) = &mut self.followed {
+                    followed.switched();
+                }
             }
         }
     }

@@ -107,6 +107,11 @@ impl Tails {
         }
     }
 
+    /// Blocks are counted from now on, or no more: those that run were not, or will not be, counted at both of their ends.
+    pub fn forget(&mut self) {
+        (self.now, self.most, self.few) = (0, 0, None);
+    }
+
     /// Up to when bins were read, by the device's clock, ns.
     pub fn known_until(&self) -> u64 {
         self.next << self.running.shift

@@ -104,7 +104,7 @@ pub(crate) struct Rules {
     /// The most bytes of an image's maps.
     pub most: u64,
     pub cache: Option<Cache>,
-    /// Whether programs are loaded switched off.
+    /// Whether programs are switched off at first.
     pub off: bool,
     /// Maps of the kernel that programs count in.
     pub shared: Arc<Shared>,
@@ -142,13 +142,15 @@ impl Books {
 pub(crate) struct Controller {
     rules: Rules,
     table: Table,
+    /// Whether programs are switched off.
+    off: AtomicBool,
     books: Mutex<Books>,
 }
 
 impl Controller {
     pub fn new(rules: Rules) -> Self {
-        let table = rules.plan.table();
-        Self { rules, table, books: Mutex::default() }
+        let (table, off) = (rules.plan.table(), AtomicBool::new(rules.off));
+        Self { rules, table, off, books: Mutex::default() }
     }
 
     /// What was loaded so far.
@@ -159,6 +161,15 @@ impl Controller {
     /// The policies, if there are any.
     pub fn policies(&self) -> Option<&Policies> {
         self.rules.policies.as_ref()
+    }
+
+    /// Switches all programs, in images that are there and in those to come.
+    pub fn switch(&self, on: bool) {
+        let books = self.books();
+        self.off.store(!on, Relaxed);
+        for shown in books.images.iter().flat_map(|image| &image.states) {
+            (0..self.table.switches.len()).for_each(|program| shown.state.switch(program, on));
+        }
     }
 
     /// How machine code is reached, if it is.
@@ -280,7 +291,7 @@ impl Controller {
                 };
                 let state = State::new(bytes)?;
                 let programs = 0..self.table.switches.len();
-                programs.for_each(|program| state.switch(program, !self.rules.off));
+                programs.for_each(|program| state.switch(program, !self.off.load(Relaxed)));
                 let sent = seat.answer(Answer::State, Some(&state));
                 let (records, kept, left_out, garbled) = (Vec::new(), 0, 0, false);
                 loaded.states.push(Shown {
@@ -381,7 +392,7 @@ impl Controller {
         let number = books.images.len() as u64;
         let plan = layout.as_ref().map(|layout| {
             let (mut words, places) = layout.words(&self.table);
-            for (_, word) in self.table.switches.iter().filter(|_| self.rules.off) {
+            for (_, word) in self.table.switches.iter().filter(|_| self.off.load(Relaxed)) {
                 words[*word] = 0;
             }
             let switches = self.table.switches.iter().map(|(_, word)| *word as u32).collect();

@@ -32,7 +32,7 @@ use crate::desk::{Books, Controller, Loaded, Rules, Shown};
 use crate::policies::Policies;
 use crate::programs::{Allowed, Sampling, accepted};
 use crate::shared::{Pinned, Shared};
-use crate::{decisions, desk, launches, show, steal};
+use crate::{decisions, desk, launches, show, standby, steal};
 
 /// The object that stands between the program and its driver.
 const LIBRARY: &str = "libgpuwhy_interpose.so";
@@ -81,6 +81,10 @@ pub(crate) struct Session {
     /// Load the programs switched off: what they cost when they are not used
     #[arg(long)]
     off: bool,
+    /// Load the programs switched off, and switch them on while `gpuwhy watch`, under which this command has to run, finds
+    /// steps that wait for their GPU's own work: for 3 s at a time, for 30 s and a twentieth of its time in all
+    #[arg(long, conflicts_with = "off")]
+    stand_by: bool,
     /// Share an array of the programs (1504) with the kernel: its name, and where a map of the kernel is pinned that was
     /// declared with BPF_F_MMAPABLE and values of __u64. Programs of the kernel and of the device count in the same memory
     #[arg(long = "map", value_name = "NAME=PINNED")]
@@ -131,10 +135,15 @@ pub(crate) fn session(
     let desk = Desk::listen(&socket)
         .with_context(|| format!("cannot listen on `{}`", socket.display()))?;
     let stop = AtomicBool::new(false);
+    let stand_by = if options.stand_by { Some(standby::wait()?) } else { None };
     let status = std::thread::scope(|scope| {
         scope.spawn(|| controller.serve(&desk, &stop));
+        let on = stand_by.as_ref().map(|s| scope.spawn(|| standby::serve(s, &controller, &stop)));
         let status = command(options, &library, &socket, &controller);
         stop.store(true, Relaxed);
+        if let Some(on) = on.and_then(|on| on.join().ok()) {
+            controller.books().notes.push(standby::told(on));
+        }
         status
     })?;
     let mut books = controller.books();
@@ -208,7 +217,7 @@ fn rules(
     let shared = Arc::new(Shared::open(&options.maps, &plan.table())?);
     let cache = if options.no_cache { None } else { Cache::new(options.cache.as_deref()) };
     let most = options.memory.saturating_mul(1 << 20);
-    let (threads, off) = (options.threads, options.off);
+    let (threads, off) = (options.threads, options.off || options.stand_by);
     let sanitizer = options.reach.sanitizer()?;
     Ok(Rules { plan, made_of, threads, most, cache, off, shared, policies, sanitizer })
 }

@@ -34,6 +34,7 @@ mod programs;
 mod shared;
 mod show;
 mod simulate;
+mod standby;
 mod steal;
 
 use programs::{Allowed, Sampling, object, ptx, reason, refused};

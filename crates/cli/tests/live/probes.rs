@@ -122,3 +122,63 @@ fn root_launches_that_begin_late_are_told_from_kernels_that_take_longer() {
         assert_eq!(uneven["class"], "kernel_imbalance", "{uneven:#}");
     });
 }
+
+/// A probe that stands by is off until steps wait longer for their GPU, and then tells why.
+#[test]
+fn root_a_probe_that_stands_by_is_on_while_steps_wait_for_their_gpu_and_then_tells_why() {
+    if !may_record() {
+        return;
+    }
+    let _alone = alone();
+    let (_keep, folder) = folder();
+    let (object, program) = prepared(&folder, "tail");
+    let watched = |how: &str| {
+        let libraries = folder.join("libraries");
+        let output = Command::new(env!("CARGO_BIN_EXE_gpuwhy"))
+            .args(["watch", "--json", "--events"])
+            .arg(folder.join("events"))
+            .args(["--force", "--max-cpu", "50", "-o"])
+            .arg(folder.join(format!("{how}.watch")))
+            .arg("--inject-library")
+            .arg(built("libgpuwhy_inject.so"))
+            .arg("--")
+            .arg(built("gpuwhy-probe"))
+            .args(["run", "--no-cache", "--stand-by", "--object"])
+            .args([&object, Path::new("--"), &program])
+            // Some 9 s as usual, and as long as it takes with 24 ms a step.
+            .args([how, "1300", "1000", "4", "24"])
+            .env("GPUWHY_STANDIN", folder.join("machine"))
+            .env("GPUWHY_STANDIN_EXECUTES", "1")
+            .env("GPUWHY_INTERPOSE", built("libgpuwhy_interpose.so"))
+            .env("GPUWHY_NVML", libraries.join("libnvidia-ml.so.1"))
+            .env("LD_LIBRARY_PATH", &libraries)
+            .output()
+            .unwrap();
+        assert!(output.status.success() || output.status.code() == Some(2), "{}", said(&output));
+        let events = std::fs::read_to_string(folder.join("events")).unwrap();
+        let events = events.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let is = |event: &Value| ["verdict", "over"].contains(&event["event"].as_str().unwrap());
+        let classes = events.filter(is).map(|event| event["finding"]["class"].to_string());
+        let classes: Vec<String> = classes.map(|class| class.replace('"', "")).collect();
+        println!("{how}: {classes:?}\n{}", said(&output));
+        (classes, said(&output))
+    };
+    in_one_of_three_tries(|| {
+        let (classes, told) = watched("uneven");
+        assert!(told.contains("the programs stood by, and were on "), "{told}");
+        assert!(classes.iter().any(|class| class == "kernel_imbalance"), "{classes:?}\n{told}");
+        let (classes, told) = watched("none");
+        assert!(told.contains("the programs stood by, and nobody asked for them"), "{told}");
+        assert!(classes.iter().all(|class| class != "kernel_imbalance"), "{classes:?}");
+    });
+    // Without anybody who would ask for them, it says so before the command begins.
+    let alone = Command::new(built("gpuwhy-probe"))
+        .args(["run", "--stand-by", "--object"])
+        .args([&object, Path::new("--"), Path::new("/bin/true")])
+        .env_remove("GPUWHY_SOCKET")
+        .env("GPUWHY_INTERPOSE", built("libgpuwhy_interpose.so"))
+        .output()
+        .unwrap();
+    assert_eq!(alone.status.code(), Some(1));
+    assert!(said(&alone).contains("--stand-by waits for `gpuwhy watch`"), "{}", said(&alone));
+}

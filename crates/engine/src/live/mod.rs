@@ -114,6 +114,8 @@ struct Current {
     tries: u32,
     /// Since when a step has hung, if one did at the last try.
     hung: Option<Ns>,
+    /// The share of what steps lost that was their GPU's own work, at the last try.
+    of_gpu: f64,
     class: Option<String>,
     first_word: FirstWord,
     /// The last verdict that was reported.
@@ -345,6 +347,11 @@ impl LiveJudge {
         self.current.as_ref().is_some_and(|current| current.class.is_none())
     }
 
+    /// The share of what steps of the current incident lost that was their GPU's own work, as it was judged last.
+    pub fn lost_on_gpu(&self) -> f64 {
+        self.current.as_ref().map_or(0.0, |current| current.of_gpu)
+    }
+
     /// `calm`, `slow` or the class of the current incident.
     pub fn state(&self) -> String {
         match &self.current {
@@ -477,6 +484,7 @@ impl LiveJudge {
             tried: Ns::ZERO,
             tries: 0,
             hung: None,
+            of_gpu: 0.0,
             class: None,
             first_word: FirstWord::default(),
             reported: None,
@@ -522,6 +530,8 @@ impl LiveJudge {
         let hung = current.hung.filter(|_| hangs);
         current.tried = now;
         current.tries += 1;
+        let of_gpu = verdict.finding.parts_ms.get(PartKind::Gpu.as_str());
+        current.of_gpu = of_gpu.unwrap_or(&0.0) / verdict.finding.excess_ms.max(1e-9);
         current.hung = hangs.then_some(hung.unwrap_or(now));
         let class = verdict.finding.class.to_string();
         let is_own = is_own(&verdict.finding, &self.recent);

@@ -8,6 +8,7 @@
 mod allowance;
 pub mod governor;
 mod promises;
+mod standby;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -30,6 +31,7 @@ use allowance::Allowance;
 use governor::{Governor, Limits, Order};
 use promises::Promises;
 pub use promises::promised;
+use standby::Standby;
 
 /// What to watch and how.
 #[derive(Clone, Debug)]
@@ -144,6 +146,7 @@ pub struct Watcher {
     path: PathBuf,
     judge: LiveJudge,
     promises: Promises,
+    standby: Standby,
     rounds: LiveRounds,
     governor: Governor,
     source: SourceId,
@@ -187,6 +190,8 @@ impl Watcher {
             thread_begins: Some(in_background),
             ..Default::default()
         };
+        let socket = options.config.agent_socket.as_ref();
+        let standby = Standby::new(socket.and_then(|s| s.socket.parent()).map(Path::to_path_buf));
         let writer = Writer::create(path, store)?;
         let source = recorder.add_source("diagnose", "live");
         let track = Lane::spans(names::FINDINGS, Discipline::Overlap);
@@ -203,6 +208,7 @@ impl Watcher {
             path: path.into(),
             judge,
             promises: Promises::default(),
+            standby,
             rounds: LiveRounds::default(),
             governor: Governor::new(options.limits, start),
             source,
@@ -250,6 +256,7 @@ impl Watcher {
         if now >= self.looked.saturating_add(Ns(self.look_every.0 / 10 * 9)) {
             self.looked = now;
             self.look(now, &mut events)?;
+            self.standby.hear(self.judge.lost_on_gpu());
             self.recorder.set_calm_hz(if self.judge.is_awaited() { SLOW_HZ } else { CALM_HZ });
         }
         if self.governor.is_due() {

@@ -311,7 +311,7 @@ fn function(spot: Spot, blocks: &str) -> String {
 
 /// The words of an access's context: address, bytes, and kind; to the end where it is none of these kinds.
 fn access(kinds: u64) -> String {
-    let [address, bytes, kind] = [1, 2, 3].map(|word| Site::context(BASE, word));
+    let [address, bytes, kind, loaded] = [1, 2, 3, 4].map(|word| Site::context(BASE, word));
     let mut text = format!(
         "\tld.param.u32 %gp_w1, [gp_4];\n\tand.b32 %gp_w2, %gp_w1, {PREFETCH};\n\
          \tsetp.ne.s32 %{BASE}p0, %gp_w2, 0;\n\t@%{BASE}p0 bra {BASE}end;\n\
@@ -328,7 +328,7 @@ fn access(kinds: u64) -> String {
     let _ = write!(
         text,
         "\tor.b32 %gp_w2, %gp_w2, {};\n\tcvt.u64.u32 {kind}, %gp_w2;\n\tld.param.u64 {address}, [gp_2];\n\
-         \tld.param.u32 %gp_w2, [gp_3];\n\tcvt.u64.u32 {bytes}, %gp_w2;\n",
+         \tld.param.u32 %gp_w2, [gp_3];\n\tcvt.u64.u32 {bytes}, %gp_w2;\n\tmov.b64 {loaded}, 0;\n",
         (Space::Global as u64) << 8
     );
     text

@@ -37,6 +37,8 @@ pub(super) struct Point<'a> {
     pub(super) guard: Option<Guard<'a>>,
     /// The words of the context after the first.
     pub(super) words: Vec<Word<'a>>,
+    /// Behind an instruction: a register that has what it loaded.
+    pub(super) loaded: Option<(&'a str, Width)>,
     /// The source file's number and the line there, where the text has them.
     pub(super) source: Option<(u32, u32)>,
 }
@@ -107,7 +109,7 @@ struct Walk<'a, 'm> {
 impl<'a> Walk<'a, '_> {
     fn push(&mut self, at: usize, rank: u8, guard: Option<Guard<'a>>, words: Vec<Word<'a>>) {
         let source = self.source;
-        self.points.push(Point { at, before: None, rank, guard, words, source });
+        self.points.push(Point { at, before: None, rank, guard, words, loaded: None, source });
     }
 
     /// The kernel's first place where all its threads are together: behind the declarations, and
@@ -232,10 +234,21 @@ impl<'a> Walk<'a, '_> {
         }
         let end = self.calls.get(&at).map_or(at, |&(_, last)| last);
         self.push(self.statements[end].end, AFTER, insn.guard, words);
-        let before = self.before(at);
+        let (before, loaded) = (self.before(at), self.loaded(insn));
         if let Some(point) = self.points.last_mut() {
-            point.before = Some(before);
+            (point.before, point.loaded) = (Some(before), loaded);
         }
+    }
+
+    /// A register that an instruction loads: of several the last.
+    fn loaded(&self, insn: &Instruction<'a>) -> Option<(&'a str, Width)> {
+        if !matches!(insn.name(), "ld" | "ldu" | "atom") {
+            return None;
+        }
+        let all = insn.operands.first()?.trim_matches(['{', '}']);
+        let name = all.rsplit(',').map(str::trim).find(|name| *name != "_")?;
+        let width = self.registers.width(name)?;
+        matches!(width, Width::Bits(..=64)).then_some((name, width))
     }
 
     /// The byte before the instruction `at`, or before what belongs to it.

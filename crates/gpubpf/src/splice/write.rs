@@ -66,6 +66,11 @@ impl Site<'_> {
             (None, _) => {}
         }
         let gates = self.gates(Table::Constant);
+        // What was loaded is there behind the instruction alone.
+        let loaded = Self::context(base, crate::attach::LOADED);
+        if let (Some((name, width)), true) = (point.loaded, self.fragment.contains(&loaded)) {
+            self.word(&mut guard, &loaded, &Word::Register(name, width));
+        }
         let tail = format!("{}{base}end:\n}}\n", self.fragment);
         match point.before {
             Some(before) if !head.is_empty() || !context.is_empty() => {

@@ -137,6 +137,81 @@ fn a_bank_conflict_delays_the_whole_warp_and_no_lane_of_it() {
     assert_eq!(by_key(map(&maps, "took")).len(), 1, "all lanes return together");
 }
 
+/// Threads that write their number, load it and the neighbour's as a vector, and loads that lie together or each in a sector of
+/// its own.
+const LOADS: &str = "\
+.version 7.8
+.target sm_75
+.address_size 64
+.visible .entry near(.param .u64 data)
+{
+	.reg .b32 %r<4>;
+	.reg .b64 %rd<4>;
+	ld.param.u64 %rd1, [data];
+	mov.u32 %r1, %tid.x;
+	mul.wide.u32 %rd2, %r1, 4;
+	add.s64 %rd3, %rd1, %rd2;
+	st.global.u32 [%rd3], %r1;
+	ld.global.u32 %r2, [%rd3];
+	ret;
+}
+.visible .entry far(.param .u64 data)
+{
+	.reg .pred %p<2>;
+	.reg .b32 %r<4>;
+	.reg .b64 %rd<4>;
+	ld.param.u64 %rd1, [data];
+	mov.u32 %r1, %tid.x;
+	mul.wide.u32 %rd2, %r1, 1024;
+	add.s64 %rd3, %rd1, %rd2;
+	st.global.u32 [%rd3+4], %r1;
+	setp.lt.u32 %p1, %r1, 16;
+	ld.global.v2.u32 {%r2, %r3}, [%rd3];
+	@%p1 ld.global.u32 %r3, [%rd3+4];
+	ret;
+}
+";
+
+fn of_loads(object: &[u8], kernel: &str) -> Vec<Contents> {
+    Run { text: LOADS, kernel, blocks: 1, threads: 32, words: 65_536, sms: 2 }.with(object).1
+}
+
+#[test]
+fn loads_that_lie_apart_take_longer_than_those_that_lie_together() {
+    let stalls = clang::skeleton(Skeleton::named("stalls").unwrap());
+    let told = |kernel| {
+        let maps = of_loads(&stalls, kernel);
+        let all = by_key(map(&maps, "stalls"));
+        let took: u64 = by_key(map(&maps, "took")).iter().map(|(_, count)| count).sum();
+        assert_eq!(took, all[1].1, "each load is in the histogram");
+        (all[1].1, all[0].1 as f64 / all[1].1 as f64)
+    };
+    let ((near, mean), (far, apart)) = (told("near"), told("far"));
+    assert_eq!((near, far), (32, 48));
+    // 32 sectors or 16 instead of 4, each of which takes a cycle there.
+    assert!(apart > mean + 15.0 && mean > 0.0, "{apart} cycles and {mean}");
+}
+
+#[test]
+fn what_was_loaded_is_read_behind_the_load_and_of_a_vector_the_last() {
+    let source = "#include \"gpuwhy_probe.h\"\n\
+        struct { __uint(type, GPU_ARRAY); __uint(max_entries, 2); __type(key, __u32); __type(value, __u64); } \
+        sums SEC(\".maps\");\n\
+        static __attribute__((always_inline)) int add(__u32 key, __u64 by) {\n\
+        __u64 *sum = bpf_map_lookup_elem(&sums, &key); if (sum) __sync_fetch_and_add(sum, by); return 0; }\n\
+        SEC(\"gpu/insnret/loads\") int behind(struct gpu_access *at) { return add(0, at->loaded); }\n\
+        SEC(\"gpu/insn/loads\") int before(struct gpu_access *at) { return add(1, 1 + at->loaded); }\n";
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("p.bpf.c");
+    std::fs::write(&path, source).unwrap();
+    let object = clang::compiled(&path, "v3");
+    let numbers = |n: u64| n * (n - 1) / 2;
+    let sums = |kernel| by_key(map(&of_loads(&object, kernel), "sums"));
+    assert_eq!(sums("near"), [(0, numbers(32)), (1, 32)]);
+    // All as the second word of a vector, and 16 of them once more.
+    assert_eq!(sums("far"), [(0, numbers(32) + numbers(16)), (1, 48)]);
+}
+
 #[test]
 fn each_probe_has_a_file_of_its_own_and_a_line_about_it() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("skeleton/tools");

@@ -23,6 +23,7 @@
 //! | `policy` | what a program tells policies, and what they ask it for |
 //! | `patch` | kernels of machine code, and what is called in them |
 //! | `stealing` | kernels that can steal work, and how they were launched |
+//! | `standby` | programs that are off until who watches asks for them |
 //! | `ends` | the two ends of the socket |
 
 mod ends;
@@ -33,6 +34,7 @@ mod patch;
 mod plan;
 mod policy;
 mod records;
+mod standby;
 mod state;
 mod stealing;
 
@@ -44,6 +46,7 @@ pub use patch::Patch;
 pub use plan::{Launches, MANY, Name, Plan, Ring, Running, name_hash};
 pub use policy::{Count, Exchange, POINTERS, Request, Told};
 pub use records::Records;
+pub use standby::{StandBy, switch_on};
 pub use state::State;
 pub use stealing::{Stealing, Stolen, Thief};
 
