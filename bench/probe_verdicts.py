@@ -90,7 +90,8 @@ def ranks_of(pid):
 def host_trial(folder, environment, n):
     """Two ranks with probes in their kernels; from some moment on the host is what makes the second one slow."""
     usual, begins, lasts = chance.randint(3, 6), chance.uniform(5, 8), chance.uniform(2, 4)
-    steps = int((begins + 2) * 1e3 / (usual + 1))
+    # As many as would take longer than that if nothing were slow.
+    steps = int((begins + lasts + 2) * 1e3 / usual)
     trace = os.path.join(folder, f"host{n}.trace")
     rank = " ".join([
         os.path.join(BUILT, "gpuwhy-probe"), "run --no-cache --object", os.path.join(folder, "tail/probe.bpf.o"), "--",
@@ -112,8 +113,7 @@ def host_trial(folder, environment, n):
     time.sleep(lasts)
     task.kill()
     task.wait()
-    for pid in both[-1:]:
-        put("/sys/fs/cgroup/cpu/cgroup.procs", pid)
+    put("/sys/fs/cgroup/cpu/cgroup.procs", both[-1])
     said = recorder.communicate()[1]
     os.rmdir(GROUP)
     if recorder.returncode:

@@ -2,6 +2,7 @@
 
 mod aggregated;
 mod blocks;
+mod certificates;
 mod conformance;
 mod corpus;
 mod differential;

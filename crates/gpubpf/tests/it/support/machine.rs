@@ -24,6 +24,16 @@ struct Machine<'a> {
 
 /// Runs `code` with `r1` at `memory` and `r2` its length, for at most `fuel` instructions.
 pub fn run(code: &[u8], memory: &[u8], fuel: u64) -> Result<Ended, String> {
+    run_along(code, memory, fuel, |_| ())
+}
+
+/// The same, and tells each instruction that is executed.
+pub fn run_along(
+    code: &[u8],
+    memory: &[u8],
+    fuel: u64,
+    mut each: impl FnMut(usize),
+) -> Result<Ended, String> {
     let stack = vec![0; (FRAMES * 512) as usize];
     let mut machine =
         Machine { code, regs: [0; 11], memory: memory.to_vec(), stack, callers: Vec::new() };
@@ -32,6 +42,7 @@ pub fn run(code: &[u8], memory: &[u8], fuel: u64) -> Result<Ended, String> {
     machine.regs[10] = STACK_TOP;
     let mut pc = 0;
     for _ in 0..fuel {
+        each(pc);
         match machine.step(pc)? {
             Some(next) => pc = next,
             None => return Ok(Ended { result: machine.regs[0], memory: machine.memory }),

@@ -91,6 +91,50 @@ pub fn with_loads(random: &mut Random, loads: usize) -> Vec<u8> {
     code.concat()
 }
 
+/// A program for a place in a kernel: what `r1` points to is read and never written, the stack is written before it is read, and
+/// lanes differ by what they read. Such programs are mostly accepted.
+pub fn for_a_place(random: &mut Random) -> Vec<u8> {
+    let mut code: Vec<[u8; 8]> = Vec::new();
+    for reg in REGS {
+        if random.below(2) == 0 {
+            // Of nine words.
+            code.push(slot(0x79, reg, 1, 8 * random.below(9) as i16, 0));
+        } else {
+            code.push(slot(0xb7, reg, 0, 0, random.imm()));
+        }
+    }
+    for offset in 1..=8 {
+        code.push(slot(0x7b, 10, random.pick(&REGS), -8 * offset, 0));
+    }
+    if random.below(3) == 0 {
+        code.push(slot(0xb7, 9, 0, 0, 0));
+    }
+    let (start, has_loop) = (code.len(), code.last().is_some_and(|last| last[0] == 0xb7));
+    for _ in 0..6 + random.below(40) {
+        // Stores of any kind go to the stack.
+        let found = (0..).map(|_| instruction(random));
+        code.extend(
+            found.into_iter().find(|one| !(matches!(one[0] & 7, 2 | 3) && one[1] & 15 == 1)),
+        );
+    }
+    for at in start..code.len() - 1 {
+        if random.below(6) == 0 {
+            let over = random.below((code.len() - at - 1) as u64).min(9) as i16;
+            code[at] = jump(random, over);
+        }
+    }
+    if has_loop {
+        code.push(slot(0x07, 9, 0, 0, 1));
+        let back = start as i16 - code.len() as i16 - 1;
+        code.push(slot(0xa5, 9, 0, back, 3));
+    }
+    for reg in 2..9 {
+        code.push(slot(0xaf, 0, reg, 0, 0));
+    }
+    code.push(slot(0x95, 0, 0, 0, 0));
+    code.concat()
+}
+
 const REGS: [u8; 8] = [0, 2, 3, 4, 5, 6, 7, 8];
 
 fn jump(random: &mut Random, over: i16) -> [u8; 8] {
