@@ -36,6 +36,8 @@ use crate::{decisions, desk, launches, show, standby, steal};
 
 /// The object that stands between the program and its driver.
 const LIBRARY: &str = "libgpuwhy_interpose.so";
+/// What the driver loads when it is initialised: one object.
+const INJECTION_ENV: &str = "CUDA_INJECTION64_PATH";
 /// Where it is, if not beside this program.
 const LIBRARY_ENV: &str = "GPUWHY_INTERPOSE";
 
@@ -134,6 +136,12 @@ pub(crate) fn session(
     let socket = dir.path().join("probes");
     let desk = Desk::listen(&socket)
         .with_context(|| format!("cannot listen on `{}`", socket.display()))?;
+    if controller.sanitizer().is_some()
+        && let Some(told) = in_the_place_of(std::env::var_os(INJECTION_ENV), &library)
+    {
+        terminal::note(&told);
+        controller.books().notes.push(told);
+    }
     let stop = AtomicBool::new(false);
     let stand_by = if options.stand_by { Some(standby::wait()?) } else { None };
     let status = std::thread::scope(|scope| {
@@ -235,6 +243,15 @@ fn library() -> Result<PathBuf> {
     })
 }
 
+/// What is not recorded since Sanitizer has the driver's only place for such a library.
+fn in_the_place_of(other: Option<OsString>, library: &Path) -> Option<String> {
+    let other = other.filter(|other| !other.is_empty() && Path::new(other) != library)?;
+    Some(format!(
+        "Sanitizer takes the place of `{}`: what that would have recorded of this command's kernels is not there",
+        other.display()
+    ))
+}
+
 /// Runs the command to its end.
 fn command(
     options: &Session,
@@ -260,7 +277,7 @@ fn command(
     }
     if let Some(sanitizer) = controller.sanitizer() {
         // The driver calls the object when it is initialised, which is when Sanitizer can begin.
-        command.env(SANITIZER_ENV, &sanitizer.library).env("CUDA_INJECTION64_PATH", library);
+        command.env(SANITIZER_ENV, &sanitizer.library).env(INJECTION_ENV, library);
     }
     // Before there is a command: what comes now is passed on when there is one.
     let signals =
@@ -545,4 +562,19 @@ fn document(books: &Books) -> Value {
         })
         .collect();
     json!({ "images": images, "not_looked_at": books.uncounted, "notes": books.notes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_sanitizer_takes_the_place_of_is_told() {
+        let told =
+            |other: Option<&str>| in_the_place_of(other.map(OsString::from), Path::new("/o.so"));
+        assert!(
+            told(Some("/lib/libgpuwhy_inject.so")).unwrap().contains("`/lib/libgpuwhy_inject.so`")
+        );
+        assert_eq!([told(None), told(Some("")), told(Some("/o.so"))], [None, None, None]);
+    }
 }
