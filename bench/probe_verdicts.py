@@ -23,6 +23,13 @@ def run(*command, **how):
     return done
 
 
+def judged(trace):
+    """What is found in a recording, which is removed."""
+    done = subprocess.run([GPUWHY, "diagnose", "--json", trace], capture_output=True, text=True)
+    shutil.rmtree(trace, ignore_errors=True)
+    return json.loads(done.stdout)["findings"]
+
+
 def trial(folder, environment, how, n):
     """One recording, judged."""
     usual = chance.randint(3, 6)
@@ -40,9 +47,7 @@ def trial(folder, environment, how, n):
         env=environment,
     )
     from_ns = next((int(l.split()[-1]) for l in done.stdout.splitlines() if l.startswith("slow from")), None)
-    judged = subprocess.run([GPUWHY, "diagnose", "--json", trace], capture_output=True, text=True)
-    findings = json.loads(judged.stdout)["findings"]
-    shutil.rmtree(trace, ignore_errors=True)
+    findings = judged(trace)
     first = findings[0] if findings else {}
     of_class = [f for f in findings if f["class"] == "kernel_imbalance"]
     row = {
@@ -118,11 +123,9 @@ def host_trial(folder, environment, n):
     os.rmdir(GROUP)
     if recorder.returncode:
         sys.exit(f"two ranks: {said}")
-    judged = subprocess.run([GPUWHY, "diagnose", "--json", trace], capture_output=True, text=True)
-    findings = json.loads(judged.stdout)["findings"]
-    shutil.rmtree(trace, ignore_errors=True)
+    findings = judged(trace)
     first = findings[0] if findings else {}
-    culprit = (first.get("culprit") or {}).get("name")
+    culprit = (first.get("culprit") or {}).get("cgroup")
     print(f"host: {usual} ms: {first.get('summary')}", flush=True)
     row = {
         "how": "host", "usual_ms": usual, "class": first.get("class"), "culprit": culprit, "task": task.pid,
