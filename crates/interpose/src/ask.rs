@@ -1,10 +1,11 @@
 //! The controller, if there is one.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use gpuwhy_wire::images::{Ask, Asker, Outcome, PROBES_ENV, PROBES_WAIT_ENV};
+use gpuwhy_wire::images::{Answer, Ask, Asker, Outcome, PROBES_ENV, PROBES_WAIT_ENV, Plan};
 use gpuwhy_wire::is_off;
 
 /// How long a load waits for its answer, unless the environment says otherwise.
@@ -22,6 +23,13 @@ fn controller() -> Option<&'static (PathBuf, Duration)> {
         Some((path.into(), wait.map_or(WAIT, Duration::from_millis)))
     });
     found.as_ref()
+}
+
+/// The plan that the controller answers with to what is asked about a file, if it does.
+pub fn plan(asker: &Asker, wait: Duration, ask: Ask, file: &File) -> Option<Plan> {
+    asker.say(ask, Some(file)).ok()?;
+    let (Answer::Plan, Some(plan)) = asker.answer(wait).ok()? else { return None };
+    Plan::read(plan).ok()
 }
 
 /// Tells the controller what became of an image, if it is still there.

@@ -2,13 +2,13 @@
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
-use gpuwhy_wire::images::{Answer, Ask, Asker, Outcome, Plan};
+use gpuwhy_wire::images::{Ask, Asker, Outcome, Plan};
 
 use crate::ask::{connect, say};
 use crate::ours::is_ours;
 use crate::places;
 use crate::types::{Code, Handle, Of, SUCCESS};
-use crate::{drain, driver, guarded, image, linked};
+use crate::{ask, drain, driver, guarded, image, linked};
 
 /// Where an image comes from.
 #[derive(Clone, Copy)]
@@ -25,9 +25,7 @@ pub fn plan(source: Source) -> Option<(Asker, Plan)> {
         Source::Memory(address) => image::at_address(address)?,
         Source::File(path) => image::in_file(path)?,
     };
-    asker.say(Ask::Image { arch, sms }, Some(&file)).ok()?;
-    let (Answer::Plan, Some(plan)) = asker.answer(wait).ok()? else { return None };
-    let plan = Plan::read(plan).ok()?;
+    let plan = ask::plan(&asker, wait, Ask::Image { arch, sms }, &file)?;
     // The driver looks for the zero that ends a text.
     (plan.text.last() == Some(&0)).then_some((asker, plan))
 }

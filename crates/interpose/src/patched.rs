@@ -107,17 +107,12 @@ pub fn given(module: usize, hash: u64) -> Option<u64> {
 
 /// A kernel of a library: its module is loaded, in each context, before it is launched there.
 pub fn got_kernel(kernel: Handle) {
-    if is_active() {
-        KERNELS.with(|all| all.insert(kernel as usize));
-    }
+    KERNELS.with(|all| all.insert(kernel as usize));
 }
 
 /// Something is about to be launched: if it is a kernel whose module is not in the context yet, that is loaded now, so that
 /// its maps have a place when the launch begins.
 pub fn launching(function: Handle, context: Handle) {
-    if !is_active() {
-        return;
-    }
     let _ = LAUNCHING.try_with(|launching| launching.set(function as usize));
     let (kernel, at) = (function as usize, context as usize);
     if KERNELS.with(|all| all.contains(&kernel)) && LAUNCHED.with(|all| all.insert((at, kernel))) {

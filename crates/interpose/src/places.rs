@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU64};
 use std::collections::BTreeMap;
 
-use gpuwhy_wire::images::{Answer, Ask, Memory, Outcome, Patch, Plan, Records, State};
+use gpuwhy_wire::images::{Answer, Ask, Memory, Outcome, Plan, Records, State};
 use gpuwhy_wire::now;
 
 use crate::ask::{connect, say};
@@ -285,24 +285,24 @@ fn place(image: &Image, context: Handle) -> Result<Place, Code> {
     };
     let state = State::of(fd, plan.shown_bytes()).map_err(|_| UNKNOWN)?;
     driver::relaxed(|| {
-        let (table, room) = match image.of {
-            Of::Module(module) => driver::global_of_module(module as Handle, TABLE)?,
-            Of::Library(library) => driver::global_of_library(library as Handle, TABLE)?,
-            // Behind the maps.
-            Of::Code(_) => (0, usize::MAX),
+        let global = match image.of {
+            Of::Module(module) => Some(driver::global_of_module(module as Handle, TABLE)?),
+            Of::Library(library) => Some(driver::global_of_library(library as Handle, TABLE)?),
+            // Its table lies behind the maps.
+            Of::Code(_) => None,
         };
-        if room < size_of_val(plan.words.as_slice()) {
+        let table_bytes = size_of_val(plan.words.as_slice());
+        if global.is_some_and(|(_, room)| room < table_bytes) {
             return Err(UNKNOWN);
         }
         let stream = Stream::new()?;
         // Records of launches lie behind the maps.
         let (host, records) = (plan.host_bytes, plan.state_bytes.next_multiple_of(256));
-        let given = plan.patch.as_ref().map_or(0, Patch::bytes);
-        let table_bytes = if given == 0 { 0 } else { size_of_val(plan.words.as_slice()) as u64 };
         let behind = records + steal::bytes(plan);
-        let memory = stream.zeros((behind + table_bytes + given - host).max(8) as usize)?;
+        let own = plan.patch.as_ref().map_or(0, |patch| table_bytes as u64 + patch.bytes());
+        let memory = stream.zeros((behind + own - host).max(8) as usize)?;
         let maps = memory.wrapping_sub(host);
-        let table = if table == 0 { maps.wrapping_add(behind) } else { table };
+        let table = global.map_or(maps.wrapping_add(behind), |(at, _)| at);
         let mut words = plan.words.clone();
         for (word, at) in &plan.places {
             words[*word as usize] = maps.wrapping_add(*at);
@@ -311,7 +311,7 @@ fn place(image: &Image, context: Handle) -> Result<Place, Code> {
         let mut reached = Vec::new();
         let filled = reach(plan, &state, &mut words, &mut reached)
             .and_then(|()| stream.put(table, &words))
-            .and_then(|()| give(image, table, table + table_bytes, &stream));
+            .and_then(|()| give(image, table, table + table_bytes as u64, &stream));
         if let Err(code) = filled {
             reached.into_iter().for_each(Reached::end);
             stream.end(memory);

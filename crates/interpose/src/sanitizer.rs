@@ -21,14 +21,14 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 
-use gpuwhy_wire::images::{Answer, Ask, Outcome, Plan, SANITIZER_ENV, name_hash};
+use gpuwhy_wire::images::{Ask, Outcome, Plan, SANITIZER_ENV, name_hash};
 
 use crate::ask::{connect, say};
 use crate::linker::real_dlsym;
 use crate::lock::Lock;
 use crate::ours::{is_ours, ours};
 use crate::types::{Code, Handle, SUCCESS};
-use crate::{drain, driver, guarded, image, patched};
+use crate::{ask, drain, driver, guarded, image, patched};
 
 /// `Sanitizer_CallbackDomain`, with the callbacks of each that are asked for.
 const RESOURCE: u32 = 3;
@@ -211,11 +211,9 @@ fn loaded(data: &ModuleData) {
 
 fn plan(data: &ModuleData) -> Option<Plan> {
     let (asker, wait) = connect()?;
-    let (arch, sms) = driver::devices()?;
+    let (_, sms) = driver::devices()?;
     let file = image::of_size(data.cubin, data.bytes as u64)?;
-    asker.say(Ask::Code { arch, sms }, Some(&file)).ok()?;
-    let (Answer::Plan, Some(plan)) = asker.answer(wait).ok()? else { return None };
-    Plan::read(plan).ok().filter(|plan| plan.patch.is_some())
+    ask::plan(&asker, wait, Ask::Code { sms }, &file).filter(|plan| plan.patch.is_some())
 }
 
 /// Loads the functions into the module's context, and puts calls of them into the module.

@@ -15,7 +15,9 @@ use gpuwhy_gpubpf::Map;
 use gpuwhy_gpubpf::contents::{Contents, Layout, Record};
 use gpuwhy_gpubpf::image::{Coverage, Cubin, ELF_MAGIC, Images, NoPtx, Way, is_binary, ptx_for};
 use gpuwhy_gpubpf::ptx::Module;
-use gpuwhy_gpubpf::splice::{self, Names, NotStealing, Plan, Probe, SiteReport, Table};
+use gpuwhy_gpubpf::splice::{
+    self, KernelReport, Names, NotStealing, Plan, Probe, SiteReport, Table,
+};
 use gpuwhy_wire::images::{
     self, Answer, Ask, Desk, Launches, MAX_IMAGE, Name, Outcome, Records, Ring, Running, Seat,
     State, Stolen, Thief, name_hash,
@@ -261,7 +263,7 @@ impl Controller {
                 let bytes = with.map(contents).transpose()?;
                 plan(seat, bytes.and_then(|bytes| self.image(seat.pid, &bytes, arch, sms)))
             }
-            Ask::Code { sms, .. } => {
+            Ask::Code { sms } => {
                 let bytes = with.map(contents).transpose()?;
                 plan(seat, bytes.and_then(|bytes| self.code(seat.pid, &bytes, sms)))
             }
@@ -341,23 +343,16 @@ impl Controller {
         let plan = &self.rules.plan;
         let reached = code::reach(sanitizer, plan, bytes)?;
         let ways = vec![(Way::MachineCode.word().to_owned(), reached.cubin.kernels.len())];
-        let mut made = Made { ways, machine_code: true, ..Made::default() };
-        let functions = match reached.patched {
-            Err(why) => {
-                made.why = Some(why);
-                None
-            }
+        let (made, functions) = match reached.patched {
+            Err(why) => (Made { why: Some(why), ..Made::default() }, None),
             Ok((patched, functions)) => {
-                let entry = |attach: &Attach| matches!(attach, Attach::Entry(_));
-                made.begins = sites(plan, &patched.sites, &[LAUNCHES], entry);
-                made.sites = sites(plan, &patched.sites, &[LAUNCHES, ENDED], |_| true);
                 let patch = code::told(&patched);
-                made.notes = patched.notes;
-                let kernels = patched.kernels.into_iter();
-                made.kernels = kernels.map(|k| (k.name, k.readable, k.sites)).collect();
-                Some((functions.image.clone(), Some(patch)))
+                let made = put(plan, patched.kernels, &patched.sites);
+                let made = Made { notes: patched.notes, ..made };
+                (made, Some((functions.image.clone(), Some(patch))))
             }
         };
+        let made = Made { ways, machine_code: true, ..made };
         self.enter(pid, (bytes.len(), begin), Arc::new(made), functions, sms)
     }
 
@@ -591,10 +586,6 @@ fn put_probes(plan: &Plan, bytes: &[u8], arch: u32) -> Made {
         Ok(spliced) => spliced,
         Err(refusal) => return as_it_is(refusal.to_string()),
     };
-    let entry = |attach: &Attach| matches!(attach, Attach::Entry(_));
-    let begins = sites(plan, &spliced.sites, &[LAUNCHES], entry);
-    let all = sites(plan, &spliced.sites, &[LAUNCHES, ENDED], |_| true);
-    let kernels = spliced.kernels.into_iter().map(|k| (k.name, k.readable, k.sites)).collect();
     let nothing = if plan.steals() {
         "no probe belongs into it, and no kernel of it steals"
     } else {
@@ -610,15 +601,23 @@ fn put_probes(plan: &Plan, bytes: &[u8], arch: u32) -> Made {
     Made {
         text: why.is_none().then_some(spliced.text),
         why,
-        kernels,
-        begins,
-        sites: all,
         ways: ways(bytes, arch),
         notes: spliced.notes,
         older,
         stealing,
         not_stealing,
-        machine_code: false,
+        ..put(plan, spliced.kernels, &spliced.sites)
+    }
+}
+
+/// The kernels into which programs were put, and where.
+fn put(plan: &Plan, kernels: Vec<KernelReport>, all: &[SiteReport]) -> Made {
+    let entry = |attach: &Attach| matches!(attach, Attach::Entry(_));
+    Made {
+        kernels: kernels.into_iter().map(|k| (k.name, k.readable, k.sites)).collect(),
+        begins: sites(plan, all, &[LAUNCHES], entry),
+        sites: sites(plan, all, &[LAUNCHES, ENDED], |_| true),
+        ..Made::default()
     }
 }
 

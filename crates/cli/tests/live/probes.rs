@@ -30,26 +30,30 @@ fn program(folder: &Path) -> PathBuf {
     to
 }
 
+/// `gpuwhy` with these words, into a trace, around `gpuwhy probe run` with these options, over the stand-in in the folder; the object
+/// and the command are to follow.
+fn probed(folder: &Path, words: &[&str], trace: &Path, options: &[&str]) -> Command {
+    let libraries = folder.join("libraries");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuwhy"));
+    command.args(words).args(["--force", "-o"]).arg(trace);
+    command.arg("--inject-library").arg(built("libgpuwhy_inject.so")).arg("--");
+    command.arg(built("gpuwhy-probe")).args(["run", "--no-cache"]).args(options).arg("--object");
+    command
+        .env("GPUWHY_STANDIN", folder.join("machine"))
+        .env("GPUWHY_STANDIN_EXECUTES", "1")
+        .env("GPUWHY_INTERPOSE", built("libgpuwhy_interpose.so"))
+        .env("GPUWHY_NVML", libraries.join("libnvidia-ml.so.1"))
+        .env("LD_LIBRARY_PATH", &libraries);
+    command
+}
+
 /// The finding that lost most in a run of a program whose steps become slow in this way.
 fn judged(folder: &Path, object: &Path, program: &Path, how: &str, late: &str) -> Option<Value> {
     let trace = folder.join(format!("{how}.trace"));
-    let libraries = folder.join("libraries");
-    let output = Command::new(env!("CARGO_BIN_EXE_gpuwhy"))
-        .args(["record", "--json", "--force", "-o"])
-        .arg(&trace)
-        .arg("--inject-library")
-        .arg(built("libgpuwhy_inject.so"))
-        .arg("--")
-        .arg(built("gpuwhy-probe"))
-        .args(["run", "--no-cache", "--object"])
+    let output = probed(folder, &["record", "--json"], &trace, &[])
         .args([object, Path::new("--"), program])
         .args([how, "500", "400", "4", "24"])
-        .env("GPUWHY_STANDIN", folder.join("machine"))
-        .env("GPUWHY_STANDIN_EXECUTES", "1")
         .env("GPUWHY_STANDIN_LATE", late)
-        .env("GPUWHY_INTERPOSE", built("libgpuwhy_interpose.so"))
-        .env("GPUWHY_NVML", libraries.join("libnvidia-ml.so.1"))
-        .env("LD_LIBRARY_PATH", &libraries)
         .output()
         .unwrap();
     assert!(output.status.success(), "{how}: {}", said(&output));
@@ -133,29 +137,16 @@ fn root_a_probe_that_stands_by_is_on_while_steps_wait_for_their_gpu_and_then_tel
     let (_keep, folder) = folder();
     let (object, program) = prepared(&folder, "tail");
     let watched = |how: &str| {
-        let libraries = folder.join("libraries");
-        let output = Command::new(env!("CARGO_BIN_EXE_gpuwhy"))
-            .args(["watch", "--json", "--events"])
-            .arg(folder.join("events"))
-            .args(["--force", "--max-cpu", "50", "-o"])
-            .arg(folder.join(format!("{how}.watch")))
-            .arg("--inject-library")
-            .arg(built("libgpuwhy_inject.so"))
-            .arg("--")
-            .arg(built("gpuwhy-probe"))
-            .args(["run", "--no-cache", "--stand-by", "--object"])
+        let (events, trace) = (folder.join("events"), folder.join(format!("{how}.watch")));
+        let words = ["watch", "--json", "--max-cpu", "50", "--events", events.to_str().unwrap()];
+        let output = probed(&folder, &words, &trace, &["--stand-by"])
             .args([&object, Path::new("--"), &program])
             // Some 9 s as usual, and as long as it takes with 24 ms a step.
             .args([how, "1300", "1000", "4", "24"])
-            .env("GPUWHY_STANDIN", folder.join("machine"))
-            .env("GPUWHY_STANDIN_EXECUTES", "1")
-            .env("GPUWHY_INTERPOSE", built("libgpuwhy_interpose.so"))
-            .env("GPUWHY_NVML", libraries.join("libnvidia-ml.so.1"))
-            .env("LD_LIBRARY_PATH", &libraries)
             .output()
             .unwrap();
         assert!(output.status.success() || output.status.code() == Some(2), "{}", said(&output));
-        let events = std::fs::read_to_string(folder.join("events")).unwrap();
+        let events = std::fs::read_to_string(events).unwrap();
         let events = events.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         let is = |event: &Value| ["verdict", "over"].contains(&event["event"].as_str().unwrap());
         let classes = events.filter(is).map(|event| event["finding"]["class"].to_string());

@@ -50,11 +50,9 @@ impl Standby {
             // What was left of the last time is not asked for twice.
             let left = self.until.map_or(Duration::ZERO, |u| u.saturating_duration_since(now));
             self.spent += TIME - left;
-            self.until = Some(now + TIME);
-        } else {
-            // Nobody is there: not asked at each tick.
-            self.until = Some(now + TIME);
         }
+        // Also where nobody is there: not asked at each tick.
+        self.until = Some(now + TIME);
     }
 }
 

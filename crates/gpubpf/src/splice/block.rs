@@ -15,7 +15,7 @@ use super::sample::{linear, threads};
 use super::write::{Insertion, unless};
 use super::{KernelReport, Names, Probe, Refusal, Splicer, needs};
 use crate::attach::Attach;
-use crate::options::{TABLE, TABLE_HEADER};
+use crate::options::{TABLE_HEADER, Table};
 use crate::program::{Map, MapKind};
 use crate::ptx::{Function, Kind};
 use crate::sim::text::{declared, tokens};
@@ -225,7 +225,7 @@ impl Splicer<'_, '_, '_> {
             // Where nobody has filled the table there is nothing to add to.
             let _ = write!(
                 text,
-                "\tld.const.u64 %{base}c0, [{TABLE}+{}];\n\tsetp.eq.s64 %{base}p0, %{base}c0, 0;\n\
+                "\t{};\n\tsetp.eq.s64 %{base}p0, %{base}c0, 0;\n\
                  \t@%{base}p0 bra {base}t{number};\n\tmov.u64 %{base}c1, {prefix}{number};\n\
                  \tmov.b32 %{base}w1, 0;\n{base}s{number}:\n\
                  \tld.shared.u64 %{base}c2, [%{base}c1];\n\tsetp.ne.s64 %{base}p1, %{base}c2, 0;\n\
@@ -233,7 +233,7 @@ impl Splicer<'_, '_, '_> {
                  \tadd.s64 %{base}c0, %{base}c0, 8;\n\tadd.s64 %{base}c1, %{base}c1, 8;\n\
                  \tadd.s32 %{base}w1, %{base}w1, 1;\n\tsetp.lt.u32 %{base}p0, %{base}w1, {};\n\
                  \t@%{base}p0 bra {base}s{number};\n{base}t{number}:\n",
-                8 * (TABLE_HEADER + 3 * number),
+                Table::Constant.load(&format!("%{base}c0"), TABLE_HEADER + 3 * number),
                 self.words(number)
             );
         }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::access::{ATOMIC, STORE};
+use super::access::{ATOMIC, LOAD, STORE};
 use super::patch::Spot;
 use super::points::points;
 use super::write::{Insertion, Site};
@@ -74,13 +74,14 @@ fn call(base: &str, spot: Spot) -> String {
         // The flags: a write's bit is a store's, a read's a load's, and an atomic operation has both.
         text += &format!(
             "\tst.param.b64 [{base}a2], {};\n\tcvt.u32.u64 %{base}w1, {};\n\tst.param.b32 [{base}a3], %{base}w1;\n\
-             \tcvt.u32.u64 %{base}w1, {};\n\tand.b32 %{base}w1, %{base}w1, 7;\n\
+             \tcvt.u32.u64 %{base}w1, {};\n\tand.b32 %{base}w1, %{base}w1, {};\n\
              \tsetp.eq.s32 %{base}p1, %{base}w1, {ATOMIC};\n\tselp.b32 %{base}w1, {}, %{base}w1, %{base}p1;\n\
              \tst.param.b32 [{base}a4], %{base}w1;\n\tst.param.b64 [{base}a5], %{base}v;\n",
             word(1),
             word(2),
             word(3),
-            STORE | 1
+            LOAD | STORE | ATOMIC,
+            STORE | LOAD
         );
     } else {
         for n in 2..spot.parameters().len() {

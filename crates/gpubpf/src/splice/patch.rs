@@ -220,22 +220,18 @@ impl Plan {
             how: &self.how,
         };
         let mut text = Site::declarations(BASE);
-        let end = |text: &mut String| {
-            let _ = writeln!(text, "\t@%{BASE}p0 bra.uni {BASE}end;");
-        };
         // Whether it is meant in this kernel.
         let context = Site::context(BASE, 0);
         let _ = write!(
             text,
-            "\tld.global.u64 {context}, [{DATA}+{}];\n\tsetp.eq.s64 %{BASE}p0, {context}, 0;\n",
+            "\tld.global.u64 {context}, [{DATA}+{}];\n\tsetp.eq.s64 %{BASE}p0, {context}, 0;\n\
+             \t@%{BASE}p0 bra.uni {BASE}end;\n\tsub.s64 {context}, {context}, 1;\n",
             8 * (1 + number)
         );
-        end(&mut text);
-        let _ = writeln!(text, "\tsub.s64 {context}, {context}, 1;");
         text += &site.gates(Table::Behind(WORDS));
         if spot == Spot::Access {
             text += &access(kinds);
-        } else if probe.attach.context_words() > 1 {
+        } else {
             for word in 1..probe.attach.context_words() {
                 let _ = writeln!(text, "\tmov.b64 {}, 0;", Site::context(BASE, word));
             }

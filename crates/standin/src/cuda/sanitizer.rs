@@ -15,6 +15,7 @@ use std::sync::LazyLock;
 use gpuwhy_gpubpf::ptx::Module;
 use gpuwhy_gpubpf::splice::{Spot, called};
 
+use super::code::Function;
 use super::driver::{Driver, Handle, Node, driver};
 use super::execute::{executes, memory, text_of};
 use crate::c::{Out, Text};
@@ -149,11 +150,10 @@ struct Begins {
     name: CString,
 }
 
-fn known(driver: &mut Driver, function: Handle) -> Option<Begins> {
-    let of = driver.code.functions.get(&function)?.clone();
-    let module = driver.module_with(of.of).ok()?;
+fn known(driver: &mut Driver, function: Function) -> Option<Begins> {
+    let module = driver.module_with(function.of).ok()?;
     let (context, _) = driver.current().ok()?;
-    Some(Begins { context, module, name: CString::new(of.name).ok()? })
+    Some(Begins { context, module, name: CString::new(function.name).ok()? })
 }
 
 impl Begins {
@@ -184,7 +184,8 @@ pub(super) fn begins(function: Handle, stream: Handle, shape: [[u32; 3]; 2]) -> 
     }
     let known = driver().ok().and_then(|mut driver| {
         let captured = driver.is_capturing(stream).unwrap_or(false);
-        if captured { None } else { known(&mut driver, function) }
+        let of = driver.code.functions.get(&function).filter(|_| !captured).cloned()?;
+        known(&mut driver, of)
     });
     let Some(known) = known else { return 0 };
     tell_loaded();
@@ -198,23 +199,18 @@ pub(super) fn graph_begins(graph: Handle, stream: Handle) {
     if !executes() || !is_subscribed() {
         return;
     }
-    let runs: Vec<(usize, Begins, [[u32; 3]; 2])> = {
+    let runs = {
         let Ok(mut driver) = driver() else { return };
         let nodes = driver.executables.get(&graph).map(|graph| graph.nodes.clone());
-        let nodes = nodes.unwrap_or_default().into_iter();
-        let runs = nodes.filter_map(|node| match node {
-            Node::Kernel { run, .. } => run,
-            _ => None,
-        });
-        let runs = runs.collect::<Vec<usize>>().into_iter();
-        runs.filter_map(|run| {
-            let captured = driver.code.captured.get(run)?.clone();
-            let module = driver.module_with(captured.function.of).ok()?;
-            let (context, _) = driver.current().ok()?;
-            let name = CString::new(captured.function.name).ok()?;
-            Some((run, Begins { context, module, name }, [captured.grid, captured.block]))
-        })
-        .collect()
+        let mut runs = Vec::new();
+        for node in nodes.unwrap_or_default() {
+            let Node::Kernel { run: Some(run), .. } = node else { continue };
+            let Some(captured) = driver.code.captured.get(run).cloned() else { continue };
+            let shape = [captured.grid, captured.block];
+            let begins = known(&mut driver, captured.function);
+            runs.extend(begins.map(|begins| (run, begins, shape)));
+        }
+        runs
     };
     tell_loaded();
     for (run, begins, shape) in runs {

@@ -18,9 +18,7 @@ pub enum Ask {
     },
     /// The driver has loaded machine code; a descriptor comes with it. What comes back is called from it.
     Code {
-        /// The device's compute capability, times 10; with several devices the least.
-        arch: u32,
-        /// Its streaming multiprocessors; with several devices the most.
+        /// The device's streaming multiprocessors; with several devices the most.
         sms: u32,
     },
     /// What became of it.
@@ -124,8 +122,8 @@ impl Ask {
             Ask::State { image, device, context } => message(3, &[image, device.into(), context]),
             Ask::Policy => message(4, &[]),
             Ask::Shared { image, word } => message(5, &[image, word.into()]),
+            Ask::Code { sms } => message(6, &[sms.into()]),
             Ask::Sanitizer { code } => message(7, &[code.into()]),
-            Ask::Code { arch, sms } => message(6, &[arch.into(), sms.into()]),
         }
     }
 
@@ -146,8 +144,8 @@ impl Ask {
             3 => Ask::State { image: words[0], device: small(1)?, context: words[2] },
             4 => Ask::Policy,
             5 => Ask::Shared { image: words[0], word: small(1)? },
+            6 => Ask::Code { sms: small(0)? },
             7 => Ask::Sanitizer { code: small(0)? },
-            6 => Ask::Code { arch: small(0)?, sms: small(1)? },
             _ => return None,
         })
     }
@@ -192,7 +190,7 @@ mod tests {
             Ask::Loaded { image: 7, outcome: Outcome::Unfilled(2) },
             Ask::State { image: 7, device: 3, context: 0x7f00_0000_0000 },
             Ask::Policy,
-            Ask::Code { arch: 90, sms: 132 },
+            Ask::Code { sms: 132 },
             Ask::Sanitizer { code: 1000 },
             Ask::Shared { image: 7, word: 12 },
         ] {

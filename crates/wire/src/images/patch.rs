@@ -78,12 +78,8 @@ impl Patch {
             let words = (0..programs).map(|_| next()).collect::<Option<Vec<u64>>>()?;
             Some((name, words))
         };
-        // One by one, so that a number that leads beyond the end takes no memory.
-        let mut all = Vec::new();
-        for _ in 0..kernels {
-            all.push(kernel()?);
-        }
-        Some(Some(Patch { spots, programs: programs as u32, kernels: all }))
+        let kernels = (0..kernels).map(|_| kernel()).collect::<Option<_>>()?;
+        Some(Some(Patch { spots, programs: programs as u32, kernels }))
     }
 }
 

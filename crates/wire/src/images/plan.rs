@@ -301,14 +301,13 @@ impl Plan {
         let [magic, version, image, state_bytes, words, places, switches, text, rest @ ..] = head;
         let [at, bins, shift, ends, launched, slots, kernels, rings, names, more @ ..] = rest;
         let [stealing @ .., host_bytes, shared, kernels_of_code, programs, spots] = more;
-        let patch = [kernels_of_code, programs, spots];
         let running = Running::read([at, bins, shift, ends], state_bytes)?;
         let launches = Launches::read(launched, slots, state_bytes)?;
-        let counts =
-            [words, places, switches, kernels, rings, names, stealing[0], stealing[1], shared];
-        let few = counts.into_iter().chain([patch[0]]).all(|count| count <= MANY);
-        let sized = host_bytes <= state_bytes.min(MOST_BYTES) && host_bytes.is_multiple_of(PAGE);
-        if [magic, version] != [MAGIC, VERSION] || !few || !sized || state_bytes > MOST_BYTES {
+        let counts = [words, places, switches, kernels, rings, names, shared, kernels_of_code];
+        let few = counts.iter().chain(&stealing[..2]).all(|count| *count <= MANY);
+        let sized = host_bytes <= state_bytes && state_bytes <= MOST_BYTES;
+        let right = [magic, version] == [MAGIC, VERSION] && few && sized;
+        if !right || !host_bytes.is_multiple_of(PAGE) {
             return None;
         }
         let mut at = HEAD;
@@ -336,7 +335,7 @@ impl Plan {
             (1..=MOST_BYTES).contains(&bytes).then_some((word, bytes))
         };
         let shared: Vec<(u32, u64)> = (0..shared).map(|_| one()).collect::<Option<_>>()?;
-        let patch = Patch::read(patch, &mut next)?;
+        let patch = Patch::read([kernels_of_code, programs, spots], &mut next)?;
         let names: Vec<Name> =
             (0..names).map(|_| Name::read(bytes, &mut at)).collect::<Option<_>>()?;
         let text = usize::try_from(text).ok().filter(|text| *text as u64 <= MAX_IMAGE)?;
