@@ -9,6 +9,8 @@ cd "$(dirname "$0")/.."
 programs=${PROGRAMS:-1000000} assembled=${ASSEMBLED:-10000} seed=${SEED:-1} jobs=${JOBS:-$(nproc)}
 : "${GPUWHY_TRACES:?names the folder that holds device/bpf_conformance}"
 scripts/ptxas.sh >/dev/null
+# What takes half an hour must not lack at its end what is fetched in a minute.
+[ -e "${XDG_CACHE_HOME:-$HOME/.cache}/gpuwhy/kernels" ] || scripts/kernels.sh
 said=$(mktemp -d)
 trap 'rm -rf "$said"' EXIT
 build=(cargo test --quiet --locked --release --package gpuwhy-gpubpf --test it)
