@@ -38,6 +38,7 @@ doctor: release ## What this machine lets gpuwhy see, and the fix for what it do
 .PHONY: release
 release: ## Installs what the build lacks and builds target/bin/gpuwhy.
 	@scripts/setup.sh build run
+	@scripts/own-target.sh
 	cargo build --release --locked --package gpuwhy --package gpuwhy-bench --package gpuwhy-probe --bins
 	cargo build --release --locked --package gpuwhy-inject --package gpuwhy-interpose --package gpuwhy-python --lib
 	@mkdir -p target/bin

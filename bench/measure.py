@@ -101,8 +101,9 @@ def made(command):
 
     cpu = next((l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), "?")
     memory = int(next(l.split()[1] for l in open("/proc/meminfo") if l.startswith("MemTotal")))
-    # Results that were written meanwhile are not what is measured.
-    changed = "+" if out("git", "status", "--porcelain", "-uno", "--", ".", ":!bench/results") else ""
+    # Results that were written meanwhile, and the pages that hold them, are not what is measured.
+    others = (":!bench/results", ":!docs")
+    changed = "+" if out("git", "status", "--porcelain", "-uno", "--", ".", *others) else ""
     return {
         "machine": f"{os.cpu_count()} x {cpu}, {memory >> 20} GiB, Linux {platform.release()}",
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%MZ"),

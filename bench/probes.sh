@@ -12,4 +12,4 @@ raw=$(mktemp)
 trap 'rm -f "$raw"' EXIT
 GPUWHY_NVDISASM=$cache/ptx-tools/nvidia/cu13/bin/nvdisasm GPUWHY_CORPUS_JSON=$raw \
     cargo test --locked --package gpuwhy-gpubpf --test it corpus::
-python3 bench/probes.py "${1:--}" "$raw" "make bench-probes, ptxas $("$cache/ptxas/ptxas" --version | grep -o 'V[0-9.]*')"
+python3 bench/probes.py "${1:--}" "$raw" "make bench-probes, ptxas $("$cache/ptxas/ptxas" --version | grep -o 'V[0-9][0-9.]*')"

@@ -13,10 +13,11 @@ cargo build --release --locked --package gpuwhy-inject --package gpuwhy-interpos
 cargo build --release --locked --package gpuwhy-wire --example agent
 cargo build --release --locked --package gpuwhy-inject --example nccl_driver
 cargo build --release --locked --package gpuwhy-collect --example nvml_cost
+cargo build --release --locked --package gpuwhy-standin --example nvidiactl
 rm -rf "$into"
 mkdir -p "$into/lib"
 for file in gpuwhy gpuwhy-testkit gpuwhy-probe libgpuwhy_inject.so libgpuwhy_standin.so libgpuwhy_interpose.so \
-            examples/agent examples/nccl_driver examples/nvml_cost; do
+            examples/agent examples/nccl_driver examples/nvml_cost examples/libnvidiactl.so; do
     strip --strip-debug -o "$into/$(basename $file)" "$target/release/$file"
 done
 chmod 755 "$into"/*

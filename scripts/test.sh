@@ -108,6 +108,8 @@ END
     return $rc
 }
 
+ready() { scripts/setup.sh build run test && scripts/own-target.sh; }
+
 # What lives in other people's processes builds without std too.
 bare() { cargo check --package gpuwhy-wire --no-default-features --locked; }
 
@@ -164,7 +166,7 @@ echo "make test: $(nproc) cores, $(awk '/MemTotal/ {printf "%.0f GiB", $2 / 1048
 
 # Readers of Parquet that are not ours, as scripts/setup.sh brings them.
 readers=${XDG_CACHE_HOME:-$HOME/.cache}/gpuwhy/readers
-if stage setup scripts/setup.sh build run test && stage fetch fetch; then
+if stage setup ready && stage fetch fetch; then
     [ ! -x "$readers/bin/python3" ] || export GPUWHY_PYTHON=${GPUWHY_PYTHON:-$readers/bin/python3}
     stage format format
     stage deny deny

@@ -623,6 +623,87 @@ def part_verdict(folder, kind):
     return f"{said}: {', '.join(words)}", data
 
 
+def part_switches(folder):
+    """A competitor of which nothing but the driver's log of context switches tells: whose turn it was, and what is made of it."""
+    trace = os.path.join(folder, "t.trace")
+    ready, hog_ready, go = (os.path.join(folder, name) for name in ("ready", "hog", "go"))
+    env = environment(PYTHONUNBUFFERED="1")
+    workload = [*WORK, "steps", "12", ready]
+    disturber = [*WORK, "hog", "competitor", hog_ready, go, "4"]
+    if STANDIN:
+        env["LD_PRELOAD"] = os.path.join(BIN, "libnvidiactl.so")
+        workload = ["sh", "-c", f"touch {ready}; exec {TESTKIT} gpuloop --for 12"]
+        disturber = [TESTKIT, "gpuhog", "--for", "4"]
+    record = [GPUWHY, "record", "--json", "--summary", "-", "--off", "nvml", "--gpu-switches", "--kernels", "nodes", "-o", trace, "--"]
+    err = open(os.path.join(folder, "record.err"), "w+")
+    recorder = subprocess.Popen([*record, *workload], stdout=subprocess.DEVNULL, stderr=err, env=env)
+    hog = None
+    try:
+        if not STANDIN:
+            hog = subprocess.Popen(disturber, stdout=subprocess.PIPE, text=True, env=environment())
+        by = time.monotonic() + 40
+        while not (os.path.exists(ready) and (hog is None or os.path.exists(hog_ready))):
+            if recorder.poll() is not None:
+                err.seek(0)
+                raise Skip(f"no log of context switches: {err.read().strip()[:300]}")
+            if time.monotonic() > by:
+                raise RuntimeError("the workload did not begin")
+            time.sleep(0.05)
+        time.sleep(6)
+        open(go, "w").close()
+        hog = hog or subprocess.Popen(disturber, stdout=subprocess.PIPE, text=True, env=environment())
+        label = json.loads(hog.communicate(timeout=25)[0].strip().splitlines()[-1])
+        recorder.wait(40)
+    finally:
+        for process in (hog, recorder):
+            if process and process.poll() is None:
+                process.kill()
+    rows = table_rows(trace)
+    report = json.loads(run([GPUWHY, "vgpu", "--json", trace], timeout=40).stdout)
+    verdict = diagnosed(trace)
+    first = verdict[0] if verdict else None
+    lasted = (label["to_ns"] - label["from_ns"]) / 1e6
+    had = {one["process"]: one["busy_ms"] for one in report["counted"]}
+    theirs = sum(ms for process, ms in had.items() if f"({label['pid']})" in process)
+    data = {"injected": label, "rows": rows, "findings": verdict, "had_ms": had, "busy_share": theirs / lasted}
+    data["class_right"] = bool(first and first["class"] == "gpu_contention")
+    data["culprit_right"] = bool(first and first["pid"] == label["pid"])
+    data |= turns(trace) or {}
+    named = "right" if data["class_right"] and data["culprit_right"] else "NOT right"
+    return f"the competitor had the GPU for {theirs:.0f} of {lasted:.0f} ms; verdict {named}", data
+
+
+def turns(trace):
+    """How often turns on the GPU changed, which share of them overlaps, and which share of the time of kernels lies within turns of
+    their process: by the log all of it that is no other one's. None without pyarrow."""
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError:
+        return None
+    table = lambda name, *columns: [
+        row for part in sorted(glob.glob(os.path.join(trace, name, "*.parquet")))
+        for row in parquet.read_table(part, columns=list(columns)).to_pylist()
+    ]  # fmt: skip
+    tracks = {row["id"]: row for row in table("track", "id", "entity", "name")}
+    states = [row for row in table("state", "track", "ts", "dur", "value") if tracks[row["track"]]["name"] == "owner"]
+    owned = sorted((int(row["ts"]), int(row["ts"]) + int(row["dur"] or 0), int(row["value"])) for row in states)
+    overlap = sum(max(0, before[1] - after[0]) for before, after in zip(owned, owned[1:]))
+    all_of = sum(to - begin for begin, to, _ in owned)
+    process = {row["id"]: row["process"] for row in table("kernel", "id", "process")}
+    spans = [row for row in table("span", "id", "ts", "dur") if row["id"] in process]
+    within, total, known = 0, 0, 0
+    for row in spans:
+        begin, to = int(row["ts"]), int(row["ts"]) + int(row["dur"] or 0)
+        total += to - begin
+        for of_begin, of_to, who in owned:
+            if of_begin < to and of_to > begin:
+                shared = min(to, of_to) - max(begin, of_begin)
+                known += shared
+                within += shared if who == process[row["id"]] else 0
+    share = lambda part, whole: part / whole if whole else None
+    return {"turns": len(owned), "overlap_share": share(overlap, all_of), "kernel_ms": total / 1e6, "kernels_within_turns": share(within, known)}
+
+
 def readings(trace, label):
     """What NVML said from 1 s before the disturbance to its end, and how late it said it; None without pyarrow."""
     try:
@@ -670,6 +751,7 @@ PARTS = {
     "nccl-loads": (75, part_nccl_loads),
     "nccl": (90, part_nccl),
     **{f"verdict-{kind}": (75, lambda folder, kind=kind: part_verdict(folder, kind)) for kind in FAULTS},
+    "switches": (70, part_switches),
 }
 
 

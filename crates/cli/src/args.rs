@@ -10,6 +10,7 @@ use gpuwhy_collect::{Config, Latency, RasAddress, UprobeStep};
 use gpuwhy_diagnose::detect::Detection;
 use gpuwhy_engine::investigate;
 use gpuwhy_engine::launch::InstrumentOptions;
+use gpuwhy_engine::share_of_time;
 use gpuwhy_engine::watch::promised;
 use gpuwhy_schema::text::Screen;
 use gpuwhy_schema::{Ns, terminal};
@@ -40,6 +41,10 @@ pub struct Recorded {
     /// Switch a probe off, by the name that `doctor` lists; may be repeated
     #[arg(long = "off", value_name = "PROBE", value_parser = probe)]
     pub off: Vec<String>,
+    /// Whose context has each NVIDIA GPU, all processes included, by its driver's log of context switches (driver 535 or
+    /// later, as root). No GPU has been recorded so yet
+    #[arg(long)]
+    pub gpu_switches: bool,
     #[command(flatten)]
     pub served: Served,
     #[command(flatten)]
@@ -251,16 +256,6 @@ pub fn host_port(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// `200/10000`: 200 ms out of every 10 s.
-fn share_of_time(text: &str) -> Result<(u32, u32), String> {
-    let parse = || {
-        let (on, every) = text.split_once('/')?;
-        let (on, every): (u32, u32) = (on.trim().parse().ok()?, every.trim().parse().ok()?);
-        (on > 0 && on <= every).then_some((on, every))
-    };
-    parse().ok_or_else(|| "write ON/EVERY in ms, such as 200/10000".into())
-}
-
 /// The mark of a result that rests on imported files that lost rows; nothing where there are none.
 pub fn mark(screen: &mut Screen, incomplete: &[IncompleteSource]) {
     for source in incomplete {
@@ -287,13 +282,5 @@ mod tests {
         assert_eq!(probe("psi"), Ok("psi".into()));
         let error = probe("nosuch").unwrap_err();
         assert!(error.contains("run_queue, ") && error.contains(", nvml"), "{error}");
-    }
-
-    #[test]
-    fn a_share_of_time_is_on_of_every() {
-        assert_eq!(share_of_time("200/10000"), Ok((200, 10_000)));
-        for bad in ["", "200", "0/10", "20/10", "a/b", "-1/5"] {
-            assert!(share_of_time(bad).is_err(), "{bad}");
-        }
     }
 }

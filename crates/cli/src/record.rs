@@ -78,6 +78,7 @@ impl Args {
             wire: Some(ring.path().to_path_buf()),
             agent_socket: observed.socket.clone(),
             nccl_ras: in_process.nccl_ras.clone(),
+            gpu_switches: self.recorded.gpu_switches,
             metrics: Metrics::at(&served.metrics, &served.slo),
             kernel_events: Some(self.kernel_events.clone()),
             off: off.clone(),

@@ -83,6 +83,7 @@ impl Args {
             wire: Some(ring.path().to_path_buf()),
             agent_socket: observed.socket.clone(),
             nccl_ras: in_process.nccl_ras.clone(),
+            gpu_switches: self.recorded.gpu_switches,
             metrics: Metrics::at(&served.metrics, &served.slo),
             off: off.clone(),
             ..Config::default()

@@ -161,6 +161,8 @@ pub struct Config {
     pub metrics: Option<Metrics>,
     /// Tracepoints that become marks with their fields, besides those of GPU drivers; `None` for none of these either.
     pub kernel_events: Option<Vec<EventPattern>>,
+    /// Whether the context switches of NVIDIA GPUs are recorded.
+    pub gpu_switches: bool,
     /// Probes switched off, by name.
     pub off: Vec<String>,
 }
@@ -180,6 +182,7 @@ impl Default for Config {
             nccl_ras: None,
             metrics: None,
             kernel_events: None,
+            gpu_switches: false,
             off: Vec::new(),
         }
     }

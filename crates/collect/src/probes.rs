@@ -3,11 +3,13 @@
 //! A probe is a file in `probes/`, with a `.bpf.c` of the same stem if it has a kernel side. It
 //! describes itself in its `PROBE`; nothing outside of its files and this list knows it by name.
 
+pub(crate) mod amd_functions;
 pub(crate) mod block_io;
 pub(crate) mod cgroup;
 pub(crate) mod drm_clients;
 pub(crate) mod engine_metrics;
 pub(crate) mod file_locks;
+pub(crate) mod gpu_switches;
 pub(crate) mod hami;
 pub(crate) mod inject;
 pub(crate) mod interrupts;
@@ -55,6 +57,8 @@ pub(crate) const ALL: &[&ProbeSpec] = &[
     &settings::PROBE,
     &nvml::PROBE,
     &drm_clients::PROBE,
+    &gpu_switches::PROBE,
+    &amd_functions::PROBE,
     &hami::PROBE,
     &xe_pmu::PROBE,
     &nccl_calls::PROBE,

@@ -54,6 +54,9 @@ pub(crate) trait Readings {
 
     fn take(&mut self, reading: Self::Reading, cx: &mut Context);
 
+    /// The recording ends at `now`: writes what is still open.
+    fn finish(&mut self, _now: Ns, _cx: &mut Context) {}
+
     /// How much was written.
     fn recorded(&self) -> u64;
 
@@ -81,6 +84,10 @@ impl<R: Readings> Probe for Polled<R> {
 
     fn recorded(&self) -> u64 {
         self.rows.recorded()
+    }
+
+    fn finish(&mut self, now: Ns, cx: &mut Context) {
+        self.rows.finish(now, cx);
     }
 }
 

@@ -3,21 +3,25 @@
 //! Unsafe code of this crate lies in this folder and in [`crate::bpf`]'s, each piece with its
 //! argument.
 
+mod amdsmi;
 mod clock;
 mod descriptor;
 mod files;
 mod memory;
+mod nvidia;
 mod perf_event;
 mod priority;
 mod privilege;
 mod signal;
 
+pub(crate) use amdsmi::AmdSmi;
 pub use clock::{cpu_time, now, thread_time};
 pub(crate) use clock::{monotonic, ns, sleep_until, suspended, wall};
 pub use descriptor::inherited;
 pub(crate) use files::{open_behind, open_in, open_of_process, path_of};
 pub use memory::release_free_memory;
 pub(crate) use memory::{Spare, page_size, share_free_memory};
+pub(crate) use nvidia::{Client, Command, Handle, Mapped, Refused, put, word};
 pub(crate) use perf_event::{counter, cpu_timer};
 pub use priority::{IdlePriority, hurry, idle_priority, nice};
 pub(crate) use privilege::{drop_capabilities, library_from_env};

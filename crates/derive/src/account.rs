@@ -629,7 +629,11 @@ impl Walk<'_> {
             match piece.doing {
                 Doing::Work => self.put(part, PartKind::Gpu, None),
                 Doing::Throttled(gpu) => self.put(part, PartKind::GpuThrottled, Some(gpu)),
-                Doing::Others(who) => self.put(part, PartKind::GpuQueue, Some(who)),
+                // The driver's log may not tell whose context it was.
+                Doing::Others(who) => {
+                    let known = Some(who).filter(|who| *who != EntityId(0));
+                    self.put(part, PartKind::GpuQueue, known);
+                }
                 Doing::Fault(gpu) => self.put(part, PartKind::GpuFault, Some(gpu)),
                 Doing::Copy(who) => self.put(part, PartKind::Copy, Some(who)),
                 Doing::Late(late) => match world.stepping(late) {

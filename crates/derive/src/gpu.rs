@@ -7,8 +7,9 @@
 //! - in a collective, the first wait for the other ranks (`initial_sync`) beyond that of the rank
 //!   that waited least is time spent waiting for that one, who came last;
 //! - from an error of the GPU (Xid) until it got on again, it stood still;
-//! - while another process had kernels on the same GPU, or its driver says that another had a
-//!   share of its multiprocessors, that share went there;
+//! - while the context of another process had the GPU, by the driver's log of context switches, it was that one's turn; where
+//!   there is no log, while another process had kernels on the same GPU, or its driver says that another had a share of its
+//!   multiprocessors, that share went there;
 //! - at a clock below its highest, a part as large as the clock is lower is what that cost;
 //! - the rest is the process's own work.
 //!
@@ -103,6 +104,8 @@ struct Gpu {
     copies: Vec<(Ns, Ns, EntityId)>,
     /// The processes whose kernels were recorded.
     seen: HashSet<EntityId>,
+    /// Whose context had it, by the driver's log of context switches; an unknown one's is of entity 0.
+    owners: Vec<(Ns, Ns, EntityId)>,
 }
 
 impl Gpu {
@@ -115,6 +118,56 @@ impl Gpu {
         let first = self.kernels.partition_point(|k| k.0 < window.0.saturating_sub(LONGEST));
         let near = self.kernels[first..].iter().take_while(move |k| k.0 < window.1);
         near.filter(move |k| k.2 != process && k.1 > window.0).copied()
+    }
+
+    /// How long the contexts of others than `process` had it in the window, the longest first; none where no switch is known
+    /// near it.
+    fn owners(&self, process: EntityId, window: Interval) -> Option<Vec<(EntityId, Ns)>> {
+        let mut had: HashMap<EntityId, Ns> = HashMap::new();
+        let mut any = false;
+        for (from, to, who) in self.turns(window) {
+            any = true;
+            if who != process {
+                *had.entry(who).or_default() += to - from;
+            }
+        }
+        let mut had: Vec<(EntityId, Ns)> = had.into_iter().collect();
+        had.sort_unstable_by_key(|(who, ns)| (std::cmp::Reverse(*ns), *who));
+        any.then_some(had)
+    }
+
+    /// Whose turn it was in the window, by time.
+    fn turns(&self, window: Interval) -> impl Iterator<Item = (Ns, Ns, EntityId)> {
+        let first = self.owners.partition_point(|turn| turn.1 <= window.0);
+        let within = self.owners[first..].iter().take_while(move |turn| turn.0 < window.1);
+        within.map(move |&(from, to, who)| (from.max(window.0), to.min(window.1), who))
+    }
+
+    /// The same by kernels that were recorded, or else by the driver's readings: who had most of it.
+    fn most_of_others(&self, process: EntityId, window: Interval) -> Option<(EntityId, Ns)> {
+        let mut seen: HashMap<EntityId, Vec<Interval>> = HashMap::new();
+        for (from, to, who) in self.others_kernels(process, window) {
+            seen.entry(who).or_default().push((from, to));
+        }
+        if !seen.is_empty() {
+            // They take turns, so that each of n gets a share of one in n.
+            let most = seen.into_iter().map(|(who, list)| {
+                let both: Ns =
+                    clip(&union(list), window).iter().map(|(from, to)| *to - *from).sum();
+                (who, Ns(both.0 / 2))
+            });
+            return most.max_by_key(|(who, ns)| (*ns, *who)).filter(|(_, ns)| *ns > Ns::ZERO);
+        }
+        // Where kernel spans of a process exist, the driver's coarser readings of it are ignored: it ran
+        // nothing here.
+        let (who, theirs) =
+            self.most_using(window, |who| who != process && !self.seen.contains(&who))?;
+        let own = self.users.get(&process).and_then(|u| mean(u, readings_around(window)));
+        let own = own.unwrap_or(0.0);
+        let share = if own > 0.0 { theirs / (own + theirs) } else { theirs / 100.0 };
+        let share = share.clamp(0.0, 1.0);
+        let ns = Ns(((window.1 - window.0).0 as f64 * share) as i64);
+        (share >= LEAST_SHARE).then_some((who, ns))
     }
 
     /// Which of these processes used it most around the window, and how much in percent, by the driver's
@@ -248,43 +301,27 @@ impl Gpus {
         }
         for (from, to) in rest {
             let others = self.others(gpu, process, (from, to));
-            let theirs = others.map_or(Ns::ZERO, |(_, ns)| ns.min(to - from));
-            let ours = to - theirs;
+            let theirs: Ns = others.iter().map(|(_, ns)| *ns).sum();
+            let ours = to - theirs.min(to - from);
             let lost = self.slowed(gpu, (from, ours));
             put(out, from, ours - lost, Doing::Work);
             put(out, ours - lost, ours, Doing::Throttled(gpu));
-            if let Some((who, _)) = others {
-                put(out, ours, to, Doing::Others(who));
+            let mut at = ours;
+            for (who, ns) in others {
+                let end = at.saturating_add(ns).min(to);
+                put(out, at, end, Doing::Others(who));
+                at = end;
             }
         }
     }
 
-    /// Of a kernel's time, how much went to which other process.
-    fn others(&self, gpu: EntityId, process: EntityId, window: Interval) -> Option<(EntityId, Ns)> {
-        let gpu = self.gpus.get(&gpu)?;
-        let mut seen: HashMap<EntityId, Vec<Interval>> = HashMap::new();
-        for (from, to, who) in gpu.others_kernels(process, window) {
-            seen.entry(who).or_default().push((from, to));
+    /// Of a kernel's time, how much went to which other processes.
+    fn others(&self, gpu: EntityId, process: EntityId, window: Interval) -> Vec<(EntityId, Ns)> {
+        let Some(gpu) = self.gpus.get(&gpu) else { return Vec::new() };
+        if let Some(owners) = gpu.owners(process, window) {
+            return owners;
         }
-        if !seen.is_empty() {
-            // They take turns, so that each of n gets a share of one in n.
-            let most = seen.into_iter().map(|(who, list)| {
-                let both: Ns =
-                    clip(&union(list), window).iter().map(|(from, to)| *to - *from).sum();
-                (who, Ns(both.0 / 2))
-            });
-            return most.max_by_key(|(who, ns)| (*ns, *who)).filter(|(_, ns)| *ns > Ns::ZERO);
-        }
-        // Where kernel spans of a process exist, the driver's coarser readings of it are ignored: it ran
-        // nothing here.
-        let (who, theirs) =
-            gpu.most_using(window, |who| who != process && !gpu.seen.contains(&who))?;
-        let own = gpu.users.get(&process).and_then(|u| mean(u, readings_around(window)));
-        let own = own.unwrap_or(0.0);
-        let share = if own > 0.0 { theirs / (own + theirs) } else { theirs / 100.0 };
-        let share = share.clamp(0.0, 1.0);
-        let ns = Ns(((window.1 - window.0).0 as f64 * share) as i64);
-        (share >= LEAST_SHARE).then_some((who, ns))
+        gpu.most_of_others(process, window).into_iter().collect()
     }
 
     /// Of a kernel's time, what a lowered clock cost.
@@ -302,10 +339,14 @@ impl Gpus {
         Ns(((to - from).0 as f64 * lost) as i64)
     }
 
-    /// Which processes used the GPU while work of `process` was queued, and when: by their kernels, or
-    /// else for the share of the time that the driver reports, put at its end.
+    /// Which processes used the GPU while work of `process` was queued, and when: by the log of context switches, by their
+    /// kernels, or else for the share of the time that the driver reports, put at its end.
     fn ahead(&self, gpu: EntityId, process: EntityId, window: Interval) -> Vec<(Ns, Ns, EntityId)> {
         let Some(gpu) = self.gpus.get(&gpu) else { return Vec::new() };
+        let turns: Vec<_> = gpu.turns(window).collect();
+        if !turns.is_empty() {
+            return turns.into_iter().filter(|turn| turn.2 != process).collect();
+        }
         let mut out = Vec::new();
         let mut at = window.0;
         for (from, to, who) in gpu.others_kernels(process, window) {

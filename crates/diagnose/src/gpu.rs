@@ -64,6 +64,8 @@ pub(crate) struct Gpu {
     /// Readings by the track's name.
     counters: HashMap<String, Series>,
     users: BTreeMap<EntityId, User>,
+    /// By process and engine: how long it had that engine.
+    turns: BTreeMap<(EntityId, EntityId), User>,
     events: Vec<Event>,
 }
 
@@ -75,12 +77,12 @@ pub(crate) struct Series {
     list: Vec<(Ns, f64)>,
 }
 
-/// A process that used a GPU, and its share of the multiprocessors in percent.
+/// A process that used a GPU.
 #[derive(Clone, Debug)]
 pub(crate) struct User {
     /// Its name and pid.
     pub name: String,
-    /// Its share of the multiprocessors, percent.
+    /// Its share of the multiprocessors, percent; or the time that it had an engine since the reading before, ns.
     pub readings: Series,
 }
 
@@ -130,7 +132,8 @@ impl Readings {
         let mut readings = all.readings;
         for gpu in readings.gpus.values_mut() {
             gpu.counters.values_mut().for_each(|c| c.list.sort_by_key(|r| r.0));
-            gpu.users.values_mut().for_each(|u| u.readings.list.sort_by_key(|r| r.0));
+            let users = gpu.users.values_mut().chain(gpu.turns.values_mut());
+            users.for_each(|u| u.readings.list.sort_by_key(|r| r.0));
             gpu.events.sort_by_key(|e| e.ts);
         }
         readings.links.values_mut().for_each(|link| link.downs.list.sort_by_key(|r| r.0));
@@ -193,14 +196,20 @@ impl Builder<'_> {
             let link = link.or_insert(Link { name, downs: empty });
             return link.downs.list.push((row.ts, row.value));
         }
-        let series = if &*track.name == names::PROCESS_SM_UTILIZATION {
-            // The parent of a process's track is the GPU's.
-            let gpu = track.parent.and_then(|p| self.tracks.get(&p)).map(|t| t.entity);
-            let Some(gpu) = gpu else { return };
+        // The parent of a process's track is that of the GPU, or of an engine of it.
+        let on = track.parent.and_then(|p| self.tracks.get(&p)).map(|t| t.entity);
+        let user = || {
             let pid = self.entities.get(&track.entity).and_then(|e| e.number).unwrap_or(-1);
             let name = format!("{} (pid {pid})", self.name(track.entity));
-            let users = &mut self.gpu(gpu).users;
-            &mut users.entry(track.entity).or_insert(User { name, readings: empty }).readings
+            User { name, readings: empty.clone() }
+        };
+        let series = if &*track.name == names::PROCESS_SM_UTILIZATION {
+            let (Some(gpu), user) = (on, user()) else { return };
+            &mut self.gpu(gpu).users.entry(track.entity).or_insert(user).readings
+        } else if &*track.name == names::PROCESS_ENGINE_TIME {
+            let gpu = on.and_then(|engine| self.entities.get(&engine)).and_then(|e| e.parent);
+            let (Some(gpu), Some(engine), user) = (gpu, on, user()) else { return };
+            &mut self.gpu(gpu).turns.entry((track.entity, engine)).or_insert(user).readings
         } else {
             self.gpu(track.entity).counters.entry(track.name.to_string()).or_insert(empty)
         };
@@ -234,6 +243,11 @@ impl Gpu {
         self.users.values()
     }
 
+    /// The processes that had one of its engines, one for each.
+    pub fn turns(&self) -> impl Iterator<Item = &User> {
+        self.turns.values()
+    }
+
     /// Its events in `[from, to)`.
     pub fn events(&self, from: Ns, to: Ns) -> impl Iterator<Item = &Event> {
         self.events.iter().filter(move |event| event.ts >= from && event.ts < to)
@@ -251,6 +265,21 @@ impl Series {
     pub fn mean(&self, window: Window) -> Option<f64> {
         let list = self.within(window);
         (!list.is_empty()).then(|| list.iter().map(|r| r.1).sum::<f64>() / list.len() as f64)
+    }
+
+    /// Of times since the reading before, the mean share of what passed, percent; none without any reading in the window. A
+    /// reading after a long pause is of about a second.
+    pub fn share(&self, window: Window) -> Option<f64> {
+        let second = Ns::secs(1);
+        let first = self.list.partition_point(|r| r.0 < window.0);
+        let within = self.within(window);
+        let shares = within.iter().enumerate().map(|(i, (ts, value))| {
+            let before = (first + i).checked_sub(1).map(|before| self.list[before].0);
+            let passed = before.map(|before| ts.saturating_sub(before)).filter(|ns| *ns <= APART);
+            100.0 * value / passed.unwrap_or(second).0.max(1) as f64
+        });
+        let sum: f64 = shares.map(|share| share.min(100.0)).sum();
+        (!within.is_empty()).then(|| sum / within.len() as f64)
     }
 
     /// By how much a total grew. It is recorded when it changes, so the value before the window counts.

@@ -24,6 +24,19 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|_| format!("`{text}` is too long"))
 }
 
+/// `200/10000`: 200 ms out of every 10 s.
+///
+/// # Errors
+/// How to write it.
+pub fn share_of_time(text: &str) -> Result<(u32, u32), String> {
+    let parse = || {
+        let (on, every) = text.split_once('/')?;
+        let (on, every): (u32, u32) = (on.trim().parse().ok()?, every.trim().parse().ok()?);
+        (on > 0 && on <= every).then_some((on, every))
+    };
+    parse().ok_or_else(|| "write ON/EVERY in ms, such as 200/10000".into())
+}
+
 /// What may take how long: `ttft=500ms`.
 pub(crate) fn what_and_time<T: FromStr<Err = String>>(text: &str) -> Result<(T, Duration), String> {
     let (what, most) = text.split_once('=').ok_or("ttft=500ms is how it is written")?;
@@ -45,5 +58,13 @@ mod tests {
         assert_eq!(parse_duration("2.5μs"), Ok(Duration::from_nanos(2500)));
         assert_eq!(parse_duration("700ns"), Ok(Duration::from_nanos(700)));
         assert!(parse_duration("1e99h").is_err());
+    }
+
+    #[test]
+    fn a_share_of_time_is_on_of_every() {
+        assert_eq!(share_of_time("200/10000"), Ok((200, 10_000)));
+        for bad in ["", "200", "0/10", "20/10", "a/b", "-1/5"] {
+            assert!(share_of_time(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -48,7 +48,7 @@ pub mod watch;
 
 pub use account::{KnownParts, account};
 pub use analysis::{Analysis, analyse};
-pub use duration::parse_duration;
+pub use duration::{parse_duration, share_of_time};
 pub use error::{Error, Result};
 pub use investigate::{Budget, Investigation, investigate};
 pub use source::{RowSource, TraceSource};

@@ -16,6 +16,7 @@ mod page;
 mod perfetto;
 mod placement;
 mod text;
+mod turns;
 mod vcpus;
 mod what_if;
 #[cfg(test)]
@@ -39,7 +40,7 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::source::{EVER, TraceSource};
 use against::Comparison;
-pub use counted::{CountedReport, LimitReport, SharingReport};
+pub use counted::{CountedReport, LimitReport, SharingReport, TurnsReport};
 use fields::{Fields, event};
 pub use gpuwhy_derive::vgpu::replay;
 pub use hosts::{GuestReport, HostMoveReport, HostReport, HostsReport, hosts};
@@ -304,6 +305,7 @@ pub struct Vgpu {
     title: String,
     model: Model,
     requests: Vec<Request>,
+    owned: Vec<turns::Owned>,
     on_cpus: Option<OnCpus>,
     window: (i64, i64),
 }
@@ -330,6 +332,8 @@ pub fn vgpu(path: &Path, options: &Options) -> Result<Vgpu> {
     report.guests = joined;
     report.sharing = counted::sharing(&source, &model);
     report.counted = counted::counted(&source, window)?;
+    let owned = turns::owned(&source, window)?;
+    turns::instead(&mut report.counted, &owned, window);
     if requests.is_empty() && !report.counted.is_empty() {
         report.provenance = "counts and samples of drivers";
     }
@@ -345,7 +349,7 @@ pub fn vgpu(path: &Path, options: &Options) -> Result<Vgpu> {
         let side = against::Side { title: &title, model: &model, requests: &requests, window };
         report.against = Some(compared(side, base)?);
     }
-    Ok(Vgpu { report, title, model, requests, on_cpus, window })
+    Ok(Vgpu { report, title, model, requests, owned, on_cpus, window })
 }
 
 /// A run beside another one.

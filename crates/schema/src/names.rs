@@ -236,6 +236,9 @@ pub const ENGINE_TIME: &str = "engine_time";
 /// by SR-IOV (delta, ns): time that it had an engine
 /// of a GPU; its parent is that engine's track [`ENGINE_TIME`].
 pub const PROCESS_ENGINE_TIME: &str = "gpu.engine_time";
+/// State track of an engine of a GPU: the process whose context has it, 0 if that is not told. It keeps the engine until another
+/// one wants it, and need not work.
+pub const ENGINE_OWNER: &str = "owner";
 /// Mark track of a process: when it was first seen as client of a GPU's driver; the value is the client's number, which
 /// tracepoints of the DRM scheduler call `client_id`.
 pub const DRM_CLIENTS: &str = "drm_clients";

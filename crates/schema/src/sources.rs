@@ -95,13 +95,17 @@ sources! {
     DRM_CLIENTS = "drm_clients" [],
     /// What virtual functions of Intel GPUs had of their engines.
     XE_PMU = "xe_pmu" [],
+    /// Context switches of NVIDIA GPUs.
+    GPU_SWITCHES = "gpu_switches" [GpuContention],
+    /// What virtual functions of AMD GPUs had of them.
+    AMD_FUNCTIONS = "amd_functions" [],
     /// What HAMi's library lets the processes of containers have of a GPU.
     HAMI = "hami" [],
 }
 
 /// Whether any class rests on a source of this kind: that one saw less than all speaks against no verdict otherwise.
 pub fn is_evidence(kind: &str) -> bool {
-    let others = [ENGINE_METRICS, KERNEL_EVENTS, DRM_CLIENTS, XE_PMU, HAMI];
+    let others = [ENGINE_METRICS, KERNEL_EVENTS, DRM_CLIENTS, XE_PMU, AMD_FUNCTIONS, HAMI];
     others.iter().all(|source| source.kind != kind)
 }
 

@@ -31,7 +31,8 @@ tables! {
         /// The lane it lies on.
         track: TrackId,
         /// The value, in the meaning of the track: a code of `ThreadState` on tracks named
-        /// `thread_state`, the entity id of the occupying thread on tracks named `occupant` (0 is the idle task).
+        /// `thread_state`, the entity id of the occupying thread on tracks named `occupant` (0 is the idle task), that
+        /// of a process on tracks named `owner` (0 if it is not told).
         value: i64,
         /// More about the value, in the meaning of the value.
         arg: Option<i64>,

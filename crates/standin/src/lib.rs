@@ -21,6 +21,7 @@
 //! | `GPUWHY_STANDIN_LEDGER` | a file: each launch that is executed is added to it, with when it was called, began and ended |
 //! | `GPUWHY_STANDIN_MANAGED_MIB` | so much managed memory has room on a device where kernels are executed; without it all |
 //! | `GPUWHY_STANDIN_MANAGED_LEDGER` | a file: each launch, prefetch and advice is added to it, with what it cost (`cuda::ledger`) |
+//! | `GPUWHY_STANDIN_VGPUS` | set: the driver is that of a host of virtual GPUs, each held by one of the processes |
 //! | `GPUWHY_STANDIN_CUPTI` | version of CUPTI's API; 130001, or 26 if CUDA is 12 |
 //!
 //! *Invariants.* Nothing unwinds out of an exported function: each body runs inside `c::guarded`.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 use crate::said;
 
@@ -76,4 +77,42 @@ fn the_recipes_of_the_documents_grant_the_same_two() {
     assert!(page.contains("--ambient-caps=+bpf,+perfmon --bounding-set=-all,+bpf,+perfmon"));
     assert!(page.contains("setcap cap_bpf,cap_perfmon+ep"));
     assert!(page.contains("--cap-drop ALL --cap-add BPF --cap-add PERFMON"));
+}
+
+/// When a clone's file was changed, after the clone has made a target directory its own.
+fn changed_after_owning(clone: &Path, target: &Path) -> SystemTime {
+    let script = clone.join("scripts/own-target.sh");
+    let output = Command::new(script).env("CARGO_TARGET_DIR", target).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    clone.join("crates/one/src/lib.rs").metadata().unwrap().modified().unwrap()
+}
+
+#[test]
+fn what_another_clone_has_built_in_a_shared_target_directory_is_not_taken_for_ours() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("target");
+    std::fs::create_dir(&target).unwrap();
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let clones = ["a", "b"].map(|name| {
+        let clone = folder.path().join(name);
+        for part in ["scripts", "crates/one/src", "fuzz"] {
+            std::fs::create_dir_all(clone.join(part)).unwrap();
+        }
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/own-target.sh");
+        std::fs::copy(script, clone.join("scripts/own-target.sh")).unwrap();
+        let file = std::fs::File::create(clone.join("crates/one/src/lib.rs")).unwrap();
+        file.set_modified(long_ago).unwrap();
+        clone
+    });
+    // Who builds first, and who comes after another one, has changed all of its files; who builds again has not.
+    let first = changed_after_owning(&clones[0], &target);
+    assert!(first > long_ago);
+    assert_eq!(changed_after_owning(&clones[0], &target), first);
+    assert!(changed_after_owning(&clones[1], &target) > long_ago);
+    let file = std::fs::File::options().append(true).open(clones[0].join("crates/one/src/lib.rs"));
+    file.unwrap().set_modified(long_ago).unwrap();
+    assert!(changed_after_owning(&clones[0], &target) > long_ago);
+    // One that builds in a directory of its own, which is made by that, is left alone.
+    let before = clones[1].join("crates/one/src/lib.rs").metadata().unwrap().modified().unwrap();
+    assert_eq!(changed_after_owning(&clones[1], &folder.path().join("none")), before);
 }

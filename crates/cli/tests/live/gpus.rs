@@ -220,6 +220,133 @@ fn root_a_process_that_competes_for_the_gpu_is_named() {
     assert_eq!(finding["culprit"]["pid"].as_i64(), label.pid.map(i64::from), "{finding:#}");
 }
 
+/// What is said of a workload beside which another process uses the GPU, where neither its driver's readings nor anything
+/// inside that process tells of it.
+fn beside_a_competitor(bench: &Bench, options: &[&str]) -> Label {
+    let mut label = None;
+    let options: Vec<&str> = ["--off", "nvml"].into_iter().chain(options.iter().copied()).collect();
+    let told = bench.recorded(&options, workload(10.0, &[]), || {
+        std::thread::sleep(Duration::from_secs(5));
+        let environment = bench.environment();
+        let hog = gpuloop::Hog { seconds: Some(3.0), kernel_us: 3000, device: 0, environment };
+        label = Some(gpuloop::start_hog(&hog).unwrap().finish().unwrap());
+    });
+    assert!(!told["degraded"].to_string().contains("gpu_switches"), "{told:#}");
+    label.unwrap()
+}
+
+#[test]
+fn root_a_process_of_which_only_context_switches_tell_is_named() {
+    let Some(mut bench) = Bench::new() else { return };
+    let label = beside_a_competitor(&bench, &[]);
+    // It is nowhere in what is said: the kernels got longer, and nothing says why.
+    let output = gpuwhy(&["diagnose", "--json", bench.trace().to_str().unwrap()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let pid = format!("\"pid\": {}", label.pid.unwrap());
+    assert!(text.contains("\"findings\"") && !text.contains(&pid), "{text}");
+
+    std::fs::remove_dir_all(bench.trace()).unwrap();
+    let driver = built("examples/libnvidiactl.so").into_os_string().into_string().unwrap();
+    bench.env.push(("LD_PRELOAD", driver.leak()));
+    let label = beside_a_competitor(&bench, &["--gpu-switches"]);
+    let finding = bench.finding();
+    assert_eq!(finding["class"], "gpu_contention", "{finding:#}");
+    assert_eq!(finding["culprit"]["pid"].as_i64(), label.pid.map(i64::from), "{finding:#}");
+    let all = evidence(&finding);
+    assert!(all.contains("had it for") && all.contains("% of the time, 0 % before"), "{all}");
+
+    // How much each had, without anything inside them.
+    let output = gpuwhy(&["vgpu", bench.trace().to_str().unwrap(), "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let counted = report["counted"].as_array().unwrap();
+    let pid = label.pid.unwrap().to_string();
+    let hog = counted.iter().find(|one| one["process"].as_str().unwrap().contains(&pid)).unwrap();
+    // It has kernels at all times, and every second turn.
+    let busy = hog["busy_ms"].as_f64().unwrap();
+    let lasted = (label.to_ns - label.from_ns) as f64 / 1e6;
+    assert!(busy > 0.4 * lasted && busy < lasted, "{busy} ms of {lasted} ms: {report:#}");
+    assert_eq!(counted.len(), 2, "{report:#}");
+}
+
+#[test]
+fn root_context_switches_that_the_driver_does_not_log_are_an_error_that_says_why() {
+    let Some(bench) = Bench::new() else { return };
+    let driver = built("examples/libnvidiactl.so");
+    let refused = |variables: &[(&str, &str)]| {
+        let trace = bench.trace();
+        let output = Command::new(env!("CARGO_BIN_EXE_gpuwhy"))
+            .args(["record", "--gpu-switches", "--for", "1s", "-o", trace.to_str().unwrap()])
+            .env("GPUWHY_STANDIN", &bench.machine)
+            .envs(variables.iter().copied())
+            .output()
+            .unwrap();
+        assert!(!output.status.success(), "{}", said(&output));
+        said(&output)
+    };
+    let preload = ("LD_PRELOAD", driver.to_str().unwrap());
+    let text = refused(&[]);
+    assert!(text.contains("NVIDIA's driver is not here: /proc/driver/nvidia/version"), "{text}");
+    let text = refused(&[preload, ("GPUWHY_STANDIN_DRIVER", "470.256.02")]);
+    assert!(text.contains("470.256.02") && text.contains("from 535 on"), "{text}");
+    let text = refused(&[preload, ("GPUWHY_STANDIN_REASON", "5")]);
+    assert!(text.contains("not given the right to be profiled"), "{text}");
+}
+
+#[test]
+fn root_what_virtual_functions_of_an_amd_gpu_had_is_counted() {
+    let Some(bench) = Bench::new() else { return };
+    let had = bench.folder.join("had");
+    std::fs::write(&had, "5000\n200\n").unwrap();
+    let recording = Command::new(env!("CARGO_BIN_EXE_gpuwhy"))
+        .args(["record", "--json", "--for", "5s", "-o"])
+        .arg(bench.trace())
+        .env("GPUWHY_AMDSMI", built("examples/libamdsmi.so"))
+        .env("GPUWHY_STANDIN_AMDSMI", &had)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_secs(3));
+    std::fs::write(&had, "6500\n700\n").unwrap();
+    let output = recording.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let output = gpuwhy(&["vgpu", bench.trace().to_str().unwrap(), "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let counted = report["counted"].as_array().unwrap().iter();
+    let busy =
+        counted.map(|one| (one["process"].as_str().unwrap(), one["busy_ms"].as_f64().unwrap()));
+    let busy: Vec<(&str, f64)> = busy.collect();
+    let both = [("virtual function (1)", 1500.0), ("virtual function (2)", 500.0)];
+    assert_eq!(busy, both, "{report:#}");
+    assert_eq!(report["counted"][0]["gpu"], "gim 0000:03:00.0", "{report:#}");
+    let sharing = &report["sharing"][0]["scheme"];
+    assert_eq!(sharing, "virtual functions (SR-IOV)", "{report:#}");
+}
+
+#[test]
+fn root_what_virtual_gpus_of_an_nvidia_host_had_is_counted_by_the_log_of_its_scheduler() {
+    let Some(mut bench) = Bench::new() else { return };
+    bench.env.push(("GPUWHY_STANDIN_VGPUS", "1"));
+    let mut label = None;
+    bench.recorded(&[], workload(8.0, &[]), || {
+        std::thread::sleep(Duration::from_secs(2));
+        let environment = bench.environment();
+        let hog = gpuloop::Hog { seconds: Some(4.0), kernel_us: 3000, device: 0, environment };
+        label = Some(gpuloop::start_hog(&hog).unwrap().finish().unwrap());
+    });
+    let label: Label = label.unwrap();
+    let output = gpuwhy(&["vgpu", bench.trace().to_str().unwrap(), "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let sharing = &report["sharing"][0]["scheme"];
+    assert_eq!(sharing, "virtual GPUs of NVIDIA's driver (vGPU)", "{report:#}");
+    let runlist = format!("software runlist ({})", label.pid.unwrap());
+    let mut counted = report["counted"].as_array().unwrap().iter();
+    let hog = counted.find(|one| one["process"].as_str().unwrap().contains(&runlist));
+    let busy = hog.unwrap_or_else(|| panic!("{report:#}"))["busy_ms"].as_f64().unwrap();
+    let lasted = (label.to_ns - label.from_ns) as f64 / 1e6;
+    // It has kernels at all times, and every second turn.
+    assert!(busy > 0.4 * lasted && busy < lasted, "{busy} ms of {lasted} ms: {report:#}");
+}
+
 /// Where `scripts/nccl.sh` leaves the libraries.
 fn libnccl(version: &str) -> Option<PathBuf> {
     let named = std::env::var_os("GPUWHY_NCCL_LIBS").map(PathBuf::from);

@@ -224,10 +224,8 @@ impl Readings for FunctionRows {
     }
 }
 
-impl FunctionRows {}
-
 /// A function of a GPU: 0 is the host's own.
-fn function(gpu: EntityId, number: u32, catalog: &mut Lanes) -> EntityId {
+pub(super) fn function(gpu: EntityId, number: u32, catalog: &mut Lanes) -> EntityId {
     let of = catalog.get(gpu).map_or_else(String::new, |e| e.key.to_string());
     catalog.entity(EntityKind::Vgpu, &format!("{of}/function/{number}"), |e| {
         e.parent = Some(gpu);

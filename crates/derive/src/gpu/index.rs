@@ -49,6 +49,16 @@ impl Gpus {
                 _ => {}
             }
         }
+        for row in &rows.state {
+            let Some(track) = tracks.get(&row.track) else { continue };
+            if &*track.name != names::ENGINE_OWNER {
+                continue;
+            }
+            let Some(gpu) = above(track.entity) else { continue };
+            let to = row.dur.map_or(Ns::MAX, |dur| row.ts.saturating_add(dur));
+            let who = EntityId(u32::try_from(row.value).unwrap_or(0));
+            all.gpus.entry(gpu).or_default().owners.push((row.ts, to, who));
+        }
         all.collectives(rows, tracks, &above);
         all.readings(rows, tracks);
         all.sort();
@@ -147,6 +157,7 @@ impl Gpus {
             gpu.kernels.sort_unstable();
             gpu.seen = gpu.kernels.iter().map(|k| k.2).collect();
             gpu.copies.sort_unstable();
+            gpu.owners.sort_unstable();
         }
     }
 }

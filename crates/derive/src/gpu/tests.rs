@@ -1,6 +1,6 @@
 use gpuwhy_schema::{
     Collective, Copy, CopyKind, Counter, Discipline, EntityKind, Kernel, Lane, Lanes, Mark,
-    Measure, Rows, SourceId, Span, Track, TrackId, names,
+    Measure, Rows, SourceId, Span, State, Track, TrackId, names,
 };
 
 use super::*;
@@ -91,6 +91,20 @@ impl Scene {
         let track = self.lanes.track(self.processes[process], Some(gpu), lane, self.source);
         let rows = readings.iter().map(|&(at, value)| Counter { ts: ms(at), track, value });
         self.rows.counter.extend(rows);
+        self
+    }
+
+    /// Whose turn it was: process, from and to.
+    fn turns(mut self, turns: &[(usize, i64, i64)]) -> Scene {
+        let on = self.gpus[0];
+        let engine = self.lanes.entity(EntityKind::Engine, "gpu0/kernels", |e| e.parent = Some(on));
+        let lane = Lane::states(names::ENGINE_OWNER, Discipline::Sparse);
+        let track = self.lanes.track(engine, None, lane, self.source);
+        for &(process, from, to) in turns {
+            let value = self.processes[process].0.into();
+            let (ts, dur) = (ms(from), Some(ms(to - from)));
+            self.rows.state.push(State { ts, dur, track, value, arg: None });
+        }
         self
     }
 
@@ -213,6 +227,33 @@ fn a_process_that_only_the_driver_reports_has_its_share() {
             (1390, 3000),
             &["1398..1400 others process1", "1400..1475 work", "1475..1500 others process1"],
         );
+}
+
+#[test]
+fn a_log_of_context_switches_says_whose_turn_it_was_whatever_else_is_known() {
+    let turns = [(0, 0, 30), (1, 30, 70), (0, 70, 90), (2, 90, 120)];
+    // By kernels, process 1 would have half of its 60 ms; by readings, process 2 most of it.
+    Scene::new()
+        .turns(&turns)
+        .kernel(0, 10, 100)
+        .kernel(1, 20, 80)
+        .user(2, &[(0, 90.0), (500, 90.0)])
+        .check(0, (0, 200), &["10..50 work", "50..90 others process1", "90..100 others process2"]);
+    // While a kernel was queued, others had the GPU; its own context was there before it began.
+    Scene::new().turns(&turns).kernel(0, 0, 5).kernel(0, 80, 85).check(
+        0,
+        (0, 200),
+        &["0..5 work", "30..70 others process1", "80..85 work"],
+    );
+}
+
+#[test]
+fn where_the_log_has_no_turn_kernels_and_readings_say_who_used_the_gpu() {
+    Scene::new().turns(&[(0, 0, 5), (1, 50, 60)]).kernel(0, 10, 30).kernel(1, 20, 40).check(
+        0,
+        (0, 40),
+        &["10..25 work", "25..30 others process1"],
+    );
 }
 
 #[test]

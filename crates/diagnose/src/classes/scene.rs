@@ -35,6 +35,24 @@ impl Scene {
         self
     }
 
+    /// How long a process had the GPU since the reading before, in seconds and ns.
+    pub fn turns(mut self, pid: i64, readings: &[(i64, f64)]) -> Scene {
+        let gpu = self.gpu;
+        let engine =
+            self.lanes.entity(EntityKind::Engine, "GPU-1/kernels", |e| e.parent = Some(gpu));
+        let process = self.lanes.entity(EntityKind::Process, &format!("{pid}"), |e| {
+            e.name = "gpuhog".into();
+            e.number = Some(pid);
+        });
+        let lane = Lane::counter(names::ENGINE_TIME, "ns", Measure::Delta);
+        let parent = self.lanes.track(engine, None, lane, self.source);
+        let lane = Lane::counter(names::PROCESS_ENGINE_TIME, "ns", Measure::Delta);
+        let track = self.lanes.track(process, Some(parent), lane, self.source);
+        let rows = readings.iter().map(|&(s, value)| Counter { ts: Ns::secs(s), track, value });
+        self.rows.counter.extend(rows);
+        self
+    }
+
     /// An event of the GPU.
     pub fn event(mut self, ms: i64, name: &str, value: Option<f64>) -> Scene {
         let lane = Lane::marks(names::GPU_EVENTS);

@@ -29,7 +29,7 @@ pub struct CountedReport {
     pub utilisation: f64,
     /// How long it had an engine, ms, where the driver counts it.
     pub busy_ms: Option<f64>,
-    /// From what the number is: `counter`, which misses nothing, or `sampled`.
+    /// From what the number is: `context switches`, `counter`, which misses nothing either, or `sampled`.
     pub provenance: &'static str,
     /// Between two readings, s: the median. A number may be off by what was had in so long at each border of the window.
     pub every_s: f64,
@@ -37,6 +37,19 @@ pub struct CountedReport {
     pub readings: usize,
     /// What a library in its container lets it have, if there is one (HAMi).
     pub limit: Option<LimitReport>,
+    /// Its turns, where each is known.
+    pub turns: Option<TurnsReport>,
+}
+
+/// The turns of a process on an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct TurnsReport {
+    /// How many.
+    pub turns: usize,
+    /// How long they are, ms: the median.
+    pub p50_ms: f64,
+    /// What 99 % do not exceed.
+    pub p99_ms: f64,
 }
 
 /// What a library in a container lets its processes have of a GPU.
@@ -77,13 +90,13 @@ type Readings = Vec<(i64, f64)>;
 const LIMITS_EVERY: i64 = 10_000_000_000;
 
 /// Entities and tracks of a trace, by their ids.
-struct Known<'a> {
-    entities: HashMap<EntityId, &'a Entity>,
-    tracks: HashMap<TrackId, &'a Track>,
+pub(super) struct Known<'a> {
+    pub entities: HashMap<EntityId, &'a Entity>,
+    pub tracks: HashMap<TrackId, &'a Track>,
 }
 
 impl<'a> Known<'a> {
-    fn of(rows: &'a Rows) -> Known<'a> {
+    pub fn of(rows: &'a Rows) -> Known<'a> {
         Known {
             entities: rows.entity.iter().map(|one| (one.id, one)).collect(),
             tracks: rows.track.iter().map(|one| (one.id, one)).collect(),
@@ -96,7 +109,8 @@ impl<'a> Known<'a> {
         Some((self.entities.get(&track.entity)?, self.entities.get(&parent.entity)?))
     }
 
-    fn name(&self, id: Option<EntityId>) -> String {
+    /// What something is called.
+    pub fn name(&self, id: Option<EntityId>) -> String {
         let entity = id.and_then(|id| self.entities.get(&id));
         entity.map_or_else(|| "not known".to_owned(), |one| one.name.to_string())
     }
@@ -108,7 +122,7 @@ fn gpu_of(on: &Entity) -> EntityId {
 }
 
 /// A process by its name and pid.
-fn process(one: &Entity) -> String {
+pub(super) fn process(one: &Entity) -> String {
     one.number.map_or_else(|| one.name.to_string(), |pid| format!("{} ({pid})", one.name))
 }
 
@@ -198,6 +212,7 @@ impl Share<'_> {
             every_s: every as f64 / 1e9,
             readings: self.readings.len(),
             limit: self.limit,
+            turns: None,
         })
     }
 }
@@ -250,6 +265,10 @@ const ONE: (&str, &str) = ("whole, to one process", "its use; nobody else waits"
 const SEVERAL: (&str, &str) = (
     "time-slicing between processes",
     "use and memory by process, counted or sampled; who waited for whom is not known without events of the driver",
+);
+const TURNS: (&str, &str) = (
+    "time-slicing between processes",
+    "each turn of each process's context; a context keeps the GPU until another one wants it, so that a turn may be idle at its end",
 );
 const MIG: (&str, &str) = (
     "slices of the hardware (MIG)",
@@ -315,6 +334,10 @@ pub(super) fn sharing(source: &TraceSource, model: &Model) -> Vec<SharingReport>
         let part =
             |kind| known.entities.values().any(|e| e.parent == Some(gpu.id) && e.kind == kind);
         let users = users.get(&gpu.id);
+        let has_turns = known.tracks.values().any(|track| {
+            let engine = known.entities.get(&track.entity);
+            &*track.name == names::ENGINE_OWNER && engine.is_some_and(|e| e.parent == Some(gpu.id))
+        });
         let is_mps =
             |id: &EntityId| known.entities.get(id).is_some_and(|e| e.name.starts_with(MPS));
         let whole = gpu.parent.and_then(|id| known.entities.get(&id));
@@ -327,6 +350,7 @@ pub(super) fn sharing(source: &TraceSource, model: &Model) -> Vec<SharingReport>
             None => continue,
             Some(all) if all.iter().any(is_mps) => THROUGH_MPS,
             Some(_) if limited.contains(&gpu.id) => LIMITED,
+            Some(all) if all.len() > 1 && has_turns => TURNS,
             Some(all) if all.len() > 1 => SEVERAL,
             Some(_) if is_slice => continue,
             Some(_) => ONE,

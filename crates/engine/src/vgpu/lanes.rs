@@ -8,6 +8,7 @@ use gpuwhy_report::detail::{Detail, Pyramid, band_pyramid, line_pyramid, share_p
 use gpuwhy_report::vgpu::Arrows;
 use gpuwhy_report::{Band, Lane, Piece, TimeTrack};
 
+use super::turns::Owned;
 use super::{Vgpu, order};
 
 /// Rows of requests of a tenant that are drawn.
@@ -43,6 +44,9 @@ pub(super) fn lanes(of: &Vgpu, detail: Detail) -> Lanes {
         let known = &of.model.engines[engine];
         let group = format!("device {}", known.device);
         out.engine(of, engine, &group, &known.name);
+    }
+    for owned in &of.owned {
+        out.owned(owned);
     }
     for tenant in order::tenants(&of.model) {
         out.tenant(of, tenant);
@@ -137,12 +141,32 @@ impl Draw {
         if bands.is_empty() {
             return;
         }
-        let shares = share_pyramid(&bands, values.len(), self.length(), self.detail);
-        let stacked = values.clone();
-        let label = format!("{name}, use by tenant");
-        self.track((group, &label), shares, |p| Lane::Stack { values: stacked, levels: p.levels });
-        self.bands((group, &format!("{name}, who has it")), values, &bands);
+        self.had((group, name), "use by tenant", values, &bands);
         self.engines.insert(engine, self.lanes.tracks.len() - 1);
+    }
+
+    /// An engine of which each turn of a context is known.
+    fn owned(&mut self, owned: &Owned) {
+        let bands = owned.turns.iter().map(|&(from, to, who)| self.band(from, to, who as u32));
+        let bands: Vec<Band> = bands.flatten().collect();
+        if !bands.is_empty() {
+            self.had((&owned.gpu, &owned.name), "turns by process", owned.names.clone(), &bands);
+        }
+    }
+
+    /// Who had an engine: the share of each, and when.
+    fn had(
+        &mut self,
+        (group, name): (&str, &str),
+        what: &str,
+        values: Vec<String>,
+        bands: &[Band],
+    ) {
+        let shares = share_pyramid(bands, values.len(), self.length(), self.detail);
+        let stacked = values.clone();
+        let label = format!("{name}, {what}");
+        self.track((group, &label), shares, |p| Lane::Stack { values: stacked, levels: p.levels });
+        self.bands((group, &format!("{name}, who has it")), values, bands);
     }
 
     /// A tenant: how many of its requests wait, its slice, and its requests.

@@ -115,6 +115,9 @@ fn about(of: &Vgpu) -> Page {
     let (from, to) = (of.window.0 as f64 / 1e9, of.window.1 as f64 / 1e9);
     let missing = report.missing.iter().map(|(event, what)| format!("{what}: there is no {event}"));
     let of_gpu = match report.tenants.len() {
+        0 if !of.owned.is_empty() => {
+            "Whose turn it was on the GPU is in the trace, and no request.".into()
+        }
         0 => "No request to a GPU is in the trace.".to_owned(),
         tenants => format!("{tenants} tenants share the GPU; nothing stood out."),
     };
@@ -279,6 +282,8 @@ fn counted(report: &Report) -> Table {
             name(one.provenance),
             Cell::thousandths(one.every_s),
             Cell::Count(one.readings as u64),
+            one.turns.map_or(name(""), |of| Cell::thousandths(of.p50_ms)),
+            one.turns.map_or(name(""), |of| Cell::thousandths(of.p99_ms)),
         ])
     };
     Table {
@@ -293,7 +298,9 @@ fn counted(report: &Report) -> Table {
             "held back, % of the time",
             "from",
             "every, s",
-            "readings",
+            "readings, or turns",
+            "turn p50, ms",
+            "turn p99, ms",
         ],
         rows: report.counted.iter().map(of).collect(),
         ..Table::default()
@@ -564,7 +571,15 @@ mod tests {
         let requests = model.finish();
         let window = (0, tenants * jobs * 1_000);
         let report = super::super::report(&model, &requests, window);
-        Vgpu { report, title: "t".into(), model, requests, on_cpus: None, window }
+        Vgpu {
+            report,
+            title: "t".into(),
+            model,
+            requests,
+            owned: Vec::new(),
+            on_cpus: None,
+            window,
+        }
     }
 
     #[test]

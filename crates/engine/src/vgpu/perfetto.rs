@@ -11,6 +11,7 @@ use gpuwhy_schema::{
 };
 
 use super::lanes::{PHASES, STAGES, stages, waiting};
+use super::turns::Owned;
 use super::{Vgpu, order};
 use crate::error::Result;
 use crate::view::export;
@@ -35,6 +36,9 @@ impl Vgpu {
         }
         for engine in order::engines(&self.model) {
             out.engine(self, engine);
+        }
+        for owned in &self.owned {
+            out.owned(owned);
         }
         out.machines(self);
         out.findings(self);
@@ -166,6 +170,17 @@ impl Draw {
             let to = self.span(track, (execution.from, execution.to), &name);
             let (ts, from, kind) = (Ns(execution.from), Draw::of_request(at), LinkKind::Queued);
             self.rows.link.push(Link { ts, from, to, kind });
+        }
+    }
+
+    /// Whose turn it was.
+    fn owned(&mut self, owned: &Owned) {
+        let gpu = self.entity(EntityKind::Gpu, &owned.gpu, self.host);
+        let name = format!("{} {}", owned.gpu, owned.name);
+        let entity = self.entity(EntityKind::Engine, &name, gpu);
+        let track = self.spans(entity, "whose turn it is");
+        for &(from, to, who) in &owned.turns {
+            self.span(track, (from, to), &owned.names[who]);
         }
     }
 

@@ -105,9 +105,15 @@ fn counted(out: &mut Screen, all: &[CountedReport]) {
             let held = Some(limit.held_back).filter(|held| *held > 0.0);
             may + &held.map_or(String::new(), |held| format!(", held back {held:.0} % of the time"))
         });
+        let from = match one.turns {
+            Some(of) => {
+                format!("{} turns of {:.3} ms (p99 {:.3} ms)", of.turns, of.p50_ms, of.p99_ms)
+            }
+            None => format!("every {:.1} s, {} readings", one.every_s, one.readings),
+        };
         out.line(format_args!(
-            "  {}{engine}: {} {:.2} %{busy}{limit}; {} every {:.1} s, {} readings",
-            one.gpu, one.process, one.utilisation, one.provenance, one.every_s, one.readings
+            "  {}{engine}: {} {:.2} %{busy}{limit}; {} {from}",
+            one.gpu, one.process, one.utilisation, one.provenance
         ));
     }
 }

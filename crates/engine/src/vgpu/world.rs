@@ -1,7 +1,8 @@
 //! Traces of tests.
 
 use gpuwhy_schema::{
-    Attr, Counter, EntityId, EntityKind, Id, Lane, Lanes, Mark, Measure, Ns, Rows, SourceId, names,
+    Attr, Counter, Discipline, EntityId, EntityKind, Id, Lane, Lanes, Mark, Measure, Ns, Rows,
+    SourceId, State, names,
 };
 use gpuwhy_store::Writer;
 
@@ -66,6 +67,17 @@ impl World {
         let kind = (names::ENGINE_TIME, names::PROCESS_ENGINE_TIME, Measure::Delta);
         let ns: Vec<(f64, f64)> = ms.iter().map(|(s, ms)| (*s, ms * 1e6)).collect();
         self.readings(of, on, kind, &ns);
+    }
+
+    /// Whose turn it was on an engine, from and to in ms; nobody is known for none.
+    pub fn turns(&mut self, on: EntityId, turns: &[(Option<EntityId>, i64, i64)]) {
+        let lane = Lane::states(names::ENGINE_OWNER, Discipline::Sparse);
+        let track = self.lanes.track(on, None, lane, self.source);
+        for &(who, from, to) in turns {
+            let value = who.map_or(0, |who| who.0.into());
+            let (ts, dur) = (Ns::millis(from), Some(Ns::millis(to - from)));
+            self.rows.state.push(State { ts, dur, track, value, arg: None });
+        }
     }
 
     pub fn samples(&mut self, of: EntityId, on: EntityId, percent: &[(f64, f64)]) {

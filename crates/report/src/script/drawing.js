@@ -36,12 +36,31 @@
     return c;
   };
 
+  /** While the view moves, what lanes say of it is written so often, in ms: each text that changes is laid out anew. */
+  const SAID_EVERY = 120;
+  const said = { at: -Infinity, from: NaN, to: NaN, later: 0 };
+  /** Whether what lanes say is to be written now; if not, that is made up for. @param {number} now */
+  const saysNow = (now) => {
+    if ((said.from !== from || said.to !== to) && now - said.at < SAID_EVERY) {
+      if (!said.later) {
+        said.later = setTimeout(() => {
+          said.later = 0;
+          redraw();
+        }, SAID_EVERY);
+      }
+      return false;
+    }
+    Object.assign(said, { at: now, from, to });
+    return true;
+  };
+
   let queued = false;
   const redraw = () => {
     if (queued) return;
     queued = true;
-    requestAnimationFrame(() => {
+    requestAnimationFrame((now) => {
       queued = false;
+      const says = saysNow(now);
       const ratio = window.devicePixelRatio || 1;
       // A page may have a thousand lanes, of which a screen shows twenty. Their widths are read before anything is
       // written: each reading after a writing would lay out the page anew.
@@ -67,7 +86,7 @@
           const c = fit(lane.gutter, gutter, lane.height, ratio);
           if (c) drawStepScale(c, gutter);
         }
-        const value = plain(lane.read(hair === null ? -1 : hair));
+        const value = says ? plain(lane.read(hair === null ? -1 : hair)) : lane.value.textContent;
         if (lane.value.textContent !== value) lane.value.textContent = value;
       }
       drawArrows();

@@ -144,8 +144,8 @@ exported! {
 
     fn nvmlDeviceGetVirtualizationMode(device: Device, to: Out<c_uint>) {
         device.gpu()?;
-        // NVML_GPU_VIRTUALIZATION_MODE_NONE
-        Ok(to.put(0)?)
+        // NVML_GPU_VIRTUALIZATION_MODE_NONE, or that of a host of virtual GPUs.
+        Ok(to.put(if super::virtual_gpus::is_host() { 3 } else { 0 })?)
     }
 
     fn nvmlDeviceGetNumaNodeId(device: Device, to: Out<c_uint>) {

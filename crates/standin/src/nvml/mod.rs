@@ -16,6 +16,7 @@
 //! | `clocks`, `utilisation`, `processes`, `memory` | what they do |
 //! | `links`, `memory_errors`, `events` | PCIe and NVLink; ECC; Xids |
 //! | `fields` | the same by field id |
+//! | `virtual_gpus` | virtual GPUs of a host, and the log of their scheduler |
 //! | `unsupported` | functions that exist and return NOT_SUPPORTED |
 #![allow(non_snake_case, clippy::too_many_arguments)]
 
@@ -32,6 +33,7 @@ mod processes;
 mod system;
 mod unsupported;
 mod utilisation;
+mod virtual_gpus;
 
 codes! {
     /// `nvmlReturn_t`, the codes that are returned here.

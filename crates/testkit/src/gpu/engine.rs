@@ -21,7 +21,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::layout::{Gpu, PROCESSES, ProcessCell};
+use super::layout::{Gpu, PROCESSES, ProcessCell, TURNS};
 use super::quantity::Quantity;
 use super::windows::{PROCESS_UTILISATION_NS, UTILISATION_NS, add_busy};
 use crate::sys;
@@ -39,6 +39,51 @@ pub struct Run {
     pub start: u64,
     /// When it ends.
     pub end: u64,
+}
+
+/// A stretch in which kernels of a process were scheduled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// The process.
+    pub pid: u32,
+    /// When it begins.
+    pub start: u64,
+    /// When it ends.
+    pub end: u64,
+}
+
+/// Follows whose turns there are on a GPU: they are given out ahead of their time, and a later one takes what it covers from
+/// those before it.
+#[derive(Debug, Default)]
+pub struct Turns {
+    known: u64,
+    /// Those that are not taken out, by their begin; none overlaps another.
+    pub ahead: Vec<Turn>,
+}
+
+impl Turns {
+    /// Of a GPU, from the next turn on that it gives out.
+    pub fn from_now(gpu: &Gpu) -> Turns {
+        Turns { known: gpu.turns_since(u64::MAX).1, ahead: Vec::new() }
+    }
+
+    /// Takes what was given out since. What lies before the present does not change any more.
+    pub fn follow(&mut self, gpu: &Gpu) {
+        let (new, known) = gpu.turns_since(self.known);
+        self.known = known;
+        for turn in new {
+            let mut left = Vec::new();
+            for old in self.ahead.drain(..) {
+                let parts =
+                    [(old.start, old.end.min(turn.start)), (old.start.max(turn.end), old.end)];
+                let parts = parts.into_iter().filter(|(start, end)| start < end);
+                left.extend(parts.map(|(start, end)| Turn { start, end, ..old }));
+            }
+            left.push(turn);
+            self.ahead = left;
+        }
+        self.ahead.sort_by_key(|turn| turn.start);
+    }
 }
 
 /// Direction of a copy.
@@ -83,6 +128,7 @@ impl Gpu {
                 }
                 let piece = left.min(next - at);
                 self.count_busy(mine, at, at + piece);
+                self.give_turn(Turn { pid, start: at, end: at + piece });
                 for other in others {
                     self.take_from(&self.processes[other], at, at + piece);
                 }
@@ -135,6 +181,28 @@ impl Gpu {
             engine.store(start + takes, Relaxed);
         }
         Run { start, end: start + takes }
+    }
+
+    /// Turns that were given out since there were `known`, in that order, and how many there are now. A turn takes what it
+    /// covers from those before it. Of many, the last ones are kept.
+    pub fn turns_since(&self, known: u64) -> (Vec<Turn>, u64) {
+        let _guard = self.lock();
+        let count = self.turn_count.load(Relaxed);
+        let first = known.max(count.saturating_sub(TURNS as u64));
+        let turn = |number: u64| {
+            let cell = &self.turns[number as usize % TURNS];
+            let (pid, start) = (cell.pid.load(Relaxed) as u32, cell.start.load(Relaxed));
+            Turn { pid, start, end: cell.end.load(Relaxed) }
+        };
+        ((first..count).map(turn).collect(), count)
+    }
+
+    /// The caller holds the lock.
+    fn give_turn(&self, turn: Turn) {
+        let cell = &self.turns[self.turn_count.fetch_add(1, Relaxed) as usize % TURNS];
+        cell.pid.store(turn.pid.into(), Relaxed);
+        cell.start.store(turn.start, Relaxed);
+        cell.end.store(turn.end, Relaxed);
     }
 
     /// Allocates device memory for a process; false if there is not enough.

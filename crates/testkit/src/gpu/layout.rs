@@ -20,12 +20,15 @@ pub const XIDS: usize = 32;
 /// Most MIG instances of a GPU.
 pub const MIGS: usize = 2;
 
+/// Turns of processes that a GPU keeps.
+pub(super) const TURNS: usize = 4096;
+
 /// Memory that the driver reserves for itself.
 pub const RESERVED_BYTES: u64 = 600 << 20;
 /// The first word of the file.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"GPUWHYSI");
 /// The version of this layout.
-pub(super) const VERSION: u64 = 1;
+pub(super) const VERSION: u64 = 2;
 const NAME_WORDS: usize = 12;
 /// Windows of utilisation that a GPU keeps.
 pub(super) const WINDOWS: usize = 128;
@@ -94,6 +97,14 @@ pub(super) struct ProcessCell {
     pub(super) windows: [Window; PROCESS_WINDOWS],
 }
 
+/// A [`Turn`](super::Turn).
+#[repr(C)]
+pub(super) struct TurnCell {
+    pub(super) pid: AtomicU64,
+    pub(super) start: AtomicU64,
+    pub(super) end: AtomicU64,
+}
+
 /// One scripted GPU.
 #[repr(C)]
 pub struct Gpu {
@@ -115,6 +126,9 @@ pub struct Gpu {
     /// When the last copy ends, to the device and to the host.
     pub(super) copies_until: [AtomicU64; 2],
     pub(super) processes: [ProcessCell; PROCESSES],
+    /// How many turns were given out so far, and the last of them.
+    pub(super) turn_count: AtomicU64,
+    pub(super) turns: [TurnCell; TURNS],
 }
 
 // SAFETY: atomics of 64 bits only, for which all bytes are valid and which expect to be changed by

@@ -31,7 +31,7 @@ mod tests;
 mod windows;
 
 pub use defect::Defect;
-pub use engine::{Direction, Run, SLICE_NS};
+pub use engine::{Direction, Run, SLICE_NS, Turn, Turns};
 pub use layout::{GPUS, Gpu, MIGS, PROCESSES, RESERVED_BYTES, XIDS, uuid_text};
 pub use libraries::{Environment, LIBRARY_NAMES, find_standin, link_libraries};
 pub use machine::{ENV, ENV_DEFECTS, ENV_GPUS, FILE, Machine};

@@ -193,3 +193,24 @@ fn kernels_of_threads_that_launch_at_once_do_not_overlap() {
     assert!(runs.windows(2).all(|two| two[0].end == two[1].start));
     assert_eq!((runs.len(), gpu.busy()), (2000, 2_000_000));
 }
+
+#[test]
+fn turns_say_which_process_was_scheduled_and_a_later_one_takes_from_those_before() {
+    let (_dir, machine) = machine(1);
+    let (first, second) = pids();
+    let gpu = machine.gpu(0).unwrap();
+    let (_, before) = gpu.turns_since(0);
+    // Alone, until another one comes, whose turn is every second slice.
+    gpu.launch(T, 0, first, 10 * MS);
+    gpu.launch(T + MS, 0, second, 2 * MS);
+    let (turns, now) = gpu.turns_since(before);
+    let turn = |pid, start, end| Turn { pid, start, end };
+    let (whole, theirs) = (turn(first, T, T + 10 * MS), turn(second, T + 2 * MS, T + 4 * MS));
+    assert_eq!((turns, now), (vec![whole, theirs], before + 2));
+    assert_eq!(gpu.turns_since(now), (vec![], now));
+    let mut turns = Turns::default();
+    turns.follow(gpu);
+    let rest = turn(first, T + 4 * MS, T + 10 * MS);
+    assert_eq!(turns.ahead, [turn(first, T, T + 2 * MS), theirs, rest]);
+    assert_eq!(Turns::from_now(gpu).ahead, []);
+}

@@ -162,3 +162,46 @@ fn the_clients_of_tracepoints_are_named_by_their_processes() {
     assert_eq!(names, ["client 28", "glxgears (70), client 27"]);
     assert_eq!(report.sharing[0].scheme, "time-slicing by the driver's scheduler");
 }
+
+#[test]
+fn turns_that_are_known_are_told_in_place_of_their_sums() {
+    let mut world = shared();
+    let (gpu, a, b) = (world.gpu("GPU-1"), world.process("a", 70), world.process("b", 71));
+    let kernels = world.engine(gpu, "kernels", 1);
+    world.counts(a, kernels, &[(1.0, 999.0), (2.0, 0.0)]);
+    world.counts(b, kernels, &[(4.0, 500.0), (5.0, 0.0)]);
+    // A long turn in two parts, and one that nobody is known for.
+    let turns = [
+        (Some(a), 0, 1000),
+        (Some(a), 1000, 3000),
+        (Some(b), 3000, 3500),
+        (None, 3500, 3600),
+        (Some(a), 4000, 4250),
+    ];
+    world.turns(kernels, &turns);
+    let told = world.told(&Options::default());
+    let of_turns = told.report.counted.iter().filter_map(|one| Some((one, one.turns?)));
+    let of_turns: Vec<_> = of_turns
+        .map(|(one, turns)| {
+            (&*one.gpu, &*one.process, one.busy_ms.unwrap(), turns.turns, turns.p50_ms)
+        })
+        .collect();
+    let expected = [
+        ("GPU-1", "a (70)", 3250.0, 2, 3000.0),
+        ("GPU-1", "b (71)", 500.0, 1, 500.0),
+        ("GPU-1", "not told", 100.0, 1, 100.0),
+    ];
+    assert_eq!(of_turns, expected);
+    let counted = told.report.counted.iter().filter(|one| one.turns.is_none());
+    assert!(counted.clone().count() == 3 && counted.clone().all(|one| one.gpu != "GPU-1"));
+    let text = told.report.text().as_str().to_owned();
+    let line = "GPU-1 kernels: a (70) 32.50 %, 3250.000 ms; context switches 2 turns of 3000.000 ms (p99 3000.000 ms)";
+    assert!(text.contains(line), "{text}");
+    let said = "GPU-1: time-slicing between processes: each turn of each process's context;";
+    assert!(text.contains(said), "{text}");
+    let page = told.html();
+    assert!(
+        page.contains("kernels, who has it") && page.contains("kernels, turns by process"),
+        "{page}"
+    );
+}
