@@ -267,8 +267,8 @@ const SEVERAL: (&str, &str) = (
     "use and memory by process, counted or sampled; who waited for whom is not known without events of the driver",
 );
 const TURNS: (&str, &str) = (
-    "time-slicing between processes",
-    "each turn of each process's context; a context keeps the GPU until another one wants it, so that a turn may be idle at its end",
+    "time-slicing between processes, each turn logged",
+    "whose context had the GPU from when to when; one keeps it until another one wants it, so that a turn may be idle at its end",
 );
 const MIG: (&str, &str) = (
     "slices of the hardware (MIG)",

@@ -197,7 +197,7 @@ fn turns_that_are_known_are_told_in_place_of_their_sums() {
     let text = told.report.text().as_str().to_owned();
     let line = "GPU-1 kernels: a (70) 32.50 %, 3250.000 ms; context switches 2 turns of 3000.000 ms (p99 3000.000 ms)";
     assert!(text.contains(line), "{text}");
-    let said = "GPU-1: time-slicing between processes: each turn of each process's context;";
+    let said = "GPU-1: time-slicing between processes, each turn logged: whose context had the GPU from when to when;";
     assert!(text.contains(said), "{text}");
     let page = told.html();
     assert!(
