@@ -13,7 +13,7 @@ into=$(realpath -m "${1:-$cache/ptx-corpus}")
 tools=$cache/ptx-tools
 compare() { (cd "$into" && sha256sum --quiet --check "$here/bench/probes/corpus.sha256"); }
 
-if [ -z "${BLESS:-}" ] && [ -d "$into" ] && compare 2>/dev/null; then
+if [ -z "${BLESS:-}" ] && [ -d "$into" ] && compare >/dev/null 2>&1; then
     echo "ptx-corpus: $into is complete"
     exit 0
 fi

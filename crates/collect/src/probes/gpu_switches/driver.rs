@@ -56,12 +56,13 @@ fn at(what: &'static str) -> impl FnOnce(Refused) -> NoLog {
 pub(super) struct Logged {
     /// As NVML calls it.
     pub uuid: String,
-    client: Client,
-    subdevice: Handle,
-    buffer: Handle,
+    // In this order: what is mapped goes before the client whose memory it is.
     header: Mapped,
     records: Mapped,
     ring: Ring,
+    client: Client,
+    subdevice: Handle,
+    buffer: Handle,
     /// A GPU is in use as long as its device is open: its driver does not put it to sleep.
     _devices: Arc<Vec<File>>,
 }
