@@ -5,6 +5,7 @@ part ends as `ran`, `skipped` (with the reason: something that it needs is not h
 """
 
 import argparse
+import bisect
 import ctypes
 import glob
 import json
@@ -558,6 +559,40 @@ FAULTS = {
 }
 
 
+def disturbed(recorded, files, env, disturber, gated, signs, after):
+    """Runs a recording, which is disturbed so many s after its workload has begun; what the disturber said, None without one.
+    One that is gated starts with the recording, says when it is ready, and waits for a sign; `signs` are the files that say that
+    the workload and the disturber are ready, and that the disturber is to begin. `files` take what the recording prints."""
+    ready, hog_ready, go = signs
+    begin = lambda: subprocess.Popen(disturber, stdout=subprocess.PIPE, text=True, env=environment())
+    recorder = subprocess.Popen(recorded, stdout=files[0], stderr=files[1], env=env)
+    hog, label = None, None
+    try:
+        if disturber and gated:
+            hog = begin()
+        by = time.monotonic() + 40
+        while not (os.path.exists(ready) and (hog is None or os.path.exists(hog_ready))):
+            if recorder.poll() is not None:
+                files[1].seek(0)
+                raise Skip(f"gpuwhy record did not record: {files[1].read().strip()[:300]}")
+            if time.monotonic() > by:
+                raise RuntimeError("the workload did not begin")
+            time.sleep(0.05)
+        time.sleep(after)
+        if hog:
+            open(go, "w").close()
+        elif disturber:
+            hog = begin()
+        if hog:
+            label = json.loads(hog.communicate(timeout=25)[0].strip().splitlines()[-1])
+        recorder.wait(40)
+    finally:
+        for process in (hog, recorder):
+            if process and process.poll() is None:
+                process.kill()
+    return label
+
+
 def part_verdict(folder, kind):
     """A workload is disturbed for 7 s after 9 s; what we say it was."""
     right = FAULTS[kind]
@@ -579,31 +614,7 @@ def part_verdict(folder, kind):
         right = {"copies": ("pcie",), "power": ("gpu_throttling",)}.get(kind, right)
     out = open(os.path.join(folder, "record.json"), "w+")
     err = open(os.path.join(folder, "record.err"), "w+")
-    recorder = subprocess.Popen([*record, *workload], stdout=out, stderr=err, env=env)
-    hog, label = None, None
-    try:
-        if kind != "none" and gated:
-            hog = subprocess.Popen(disturber, stdout=subprocess.PIPE, text=True, env=environment())
-        by = time.monotonic() + 40
-        while not (os.path.exists(ready) and (hog is None or os.path.exists(hog_ready))):
-            if recorder.poll() is not None:
-                err.seek(0)
-                raise Skip(f"gpuwhy record did not record: {err.read().strip()[:300]}")
-            if time.monotonic() > by:
-                raise RuntimeError("the workload did not begin")
-            time.sleep(0.05)
-        time.sleep(9)
-        if hog:
-            open(go, "w").close()
-        elif kind != "none":
-            hog = subprocess.Popen(disturber, stdout=subprocess.PIPE, text=True, env=environment())
-        if hog:
-            label = json.loads(hog.communicate(timeout=25)[0].strip().splitlines()[-1])
-        recorder.wait(40)
-    finally:
-        for process in (hog, recorder):
-            if process and process.poll() is None:
-                process.kill()
+    label = disturbed([*record, *workload], (out, err), env, disturber if kind != "none" else None, gated, (ready, hog_ready, go), 9)
     out.seek(0)
     text = out.read()
     told = json.loads(text[text.index("{\n") :]) if "{\n" in text else {}
@@ -635,29 +646,9 @@ def part_switches(folder):
         workload = ["sh", "-c", f"touch {ready}; exec {TESTKIT} gpuloop --for 12"]
         disturber = [TESTKIT, "gpuhog", "--for", "4"]
     record = [GPUWHY, "record", "--json", "--summary", "-", "--off", "nvml", "--gpu-switches", "--kernels", "nodes", "-o", trace, "--"]
-    err = open(os.path.join(folder, "record.err"), "w+")
-    recorder = subprocess.Popen([*record, *workload], stdout=subprocess.DEVNULL, stderr=err, env=env)
-    hog = None
-    try:
-        if not STANDIN:
-            hog = subprocess.Popen(disturber, stdout=subprocess.PIPE, text=True, env=environment())
-        by = time.monotonic() + 40
-        while not (os.path.exists(ready) and (hog is None or os.path.exists(hog_ready))):
-            if recorder.poll() is not None:
-                err.seek(0)
-                raise Skip(f"no log of context switches: {err.read().strip()[:300]}")
-            if time.monotonic() > by:
-                raise RuntimeError("the workload did not begin")
-            time.sleep(0.05)
-        time.sleep(6)
-        open(go, "w").close()
-        hog = hog or subprocess.Popen(disturber, stdout=subprocess.PIPE, text=True, env=environment())
-        label = json.loads(hog.communicate(timeout=25)[0].strip().splitlines()[-1])
-        recorder.wait(40)
-    finally:
-        for process in (hog, recorder):
-            if process and process.poll() is None:
-                process.kill()
+    with open(os.path.join(folder, "record.err"), "w+") as err:
+        files = (subprocess.DEVNULL, err)
+        label = disturbed([*record, *workload], files, env, disturber, not STANDIN, (ready, hog_ready, go), 6)
     rows = table_rows(trace)
     report = json.loads(run([GPUWHY, "vgpu", "--json", trace], timeout=40).stdout)
     verdict = diagnosed(trace)
@@ -673,17 +664,24 @@ def part_switches(folder):
     return f"the competitor had the GPU for {theirs:.0f} of {lasted:.0f} ms; verdict {named}", data
 
 
-def turns(trace):
-    """How often turns on the GPU changed, which share of them overlaps, and which share of the time of kernels lies within turns of
-    their process: by the log all of it that is no other one's. None without pyarrow."""
+def tables_of(trace):
+    """What reads columns of a table of a trace, as rows; None without pyarrow."""
     try:
         import pyarrow.parquet as parquet
     except ImportError:
         return None
-    table = lambda name, *columns: [
+    return lambda name, *columns: [
         row for part in sorted(glob.glob(os.path.join(trace, name, "*.parquet")))
         for row in parquet.read_table(part, columns=list(columns)).to_pylist()
     ]  # fmt: skip
+
+
+def turns(trace):
+    """How often turns on the GPU changed, which share of them overlaps, and which share of the time of kernels lies within turns of
+    their process: by the log all of it that is no other one's. None without pyarrow."""
+    table = tables_of(trace)
+    if table is None:
+        return None
     tracks = {row["id"]: row for row in table("track", "id", "entity", "name")}
     states = [row for row in table("state", "track", "ts", "dur", "value") if tracks[row["track"]]["name"] == "owner"]
     owned = sorted((int(row["ts"]), int(row["ts"]) + int(row["dur"] or 0), int(row["value"])) for row in states)
@@ -691,29 +689,28 @@ def turns(trace):
     all_of = sum(to - begin for begin, to, _ in owned)
     process = {row["id"]: row["process"] for row in table("kernel", "id", "process")}
     spans = [row for row in table("span", "id", "ts", "dur") if row["id"] in process]
+    # Turns do not overlap, so that their ends are in order too.
+    ends = [to for _, to, _ in owned]
     within, total, known = 0, 0, 0
     for row in spans:
         begin, to = int(row["ts"]), int(row["ts"]) + int(row["dur"] or 0)
         total += to - begin
-        for of_begin, of_to, who in owned:
-            if of_begin < to and of_to > begin:
-                shared = min(to, of_to) - max(begin, of_begin)
-                known += shared
-                within += shared if who == process[row["id"]] else 0
+        for number in range(bisect.bisect_right(ends, begin), len(owned)):
+            of_begin, of_to, who = owned[number]
+            if of_begin >= to:
+                break
+            shared = min(to, of_to) - max(begin, of_begin)
+            known += shared
+            within += shared if who == process[row["id"]] else 0
     share = lambda part, whole: part / whole if whole else None
     return {"turns": len(owned), "overlap_share": share(overlap, all_of), "kernel_ms": total / 1e6, "kernels_within_turns": share(within, known)}
 
 
 def readings(trace, label):
     """What NVML said from 1 s before the disturbance to its end, and how late it said it; None without pyarrow."""
-    try:
-        import pyarrow.parquet as parquet
-    except ImportError:
+    table = tables_of(trace)
+    if table is None:
         return None
-    table = lambda name, *columns: [
-        row for part in sorted(glob.glob(os.path.join(trace, name, "*.parquet")))
-        for row in parquet.read_table(part, columns=list(columns)).to_pylist()
-    ]  # fmt: skip
     begin, end = label["from_ns"], label["to_ns"]
     entities = {row["id"]: row for row in table("entity", "id", "kind", "name", "number")}
     tracks = {row["id"]: row for row in table("track", "id", "entity", "name")}

@@ -96,6 +96,25 @@ impl Bench {
         serde_json::from_str(&text[at..]).unwrap()
     }
 
+    /// Records a workload of so many seconds beside which another process uses the GPU from one second on, for some; what the
+    /// recording said of itself, and that process.
+    fn beside_a_competitor(
+        &self,
+        options: &[&str],
+        seconds: f64,
+        (from, lasts): (u64, f64),
+    ) -> (Value, Label) {
+        let mut label = None;
+        let told = self.recorded(options, workload(seconds, &[]), || {
+            std::thread::sleep(Duration::from_secs(from));
+            let environment = self.environment();
+            let hog =
+                gpuloop::Hog { seconds: Some(lasts), kernel_us: 3000, device: 0, environment };
+            label = Some(gpuloop::start_hog(&hog).unwrap().finish().unwrap());
+        });
+        (told, label.unwrap())
+    }
+
     /// The finding that lost most, of a trace in which every invariant holds.
     fn finding(&self) -> Value {
         finding(&self.trace())
@@ -207,14 +226,7 @@ fn root_a_gpu_that_stands_still_after_an_xid_is_told() {
 #[test]
 fn root_a_process_that_competes_for_the_gpu_is_named() {
     let Some(bench) = Bench::new() else { return };
-    let mut label = None;
-    bench.recorded(&[], workload(10.0, &[]), || {
-        std::thread::sleep(Duration::from_secs(5));
-        let environment = bench.environment();
-        let hog = gpuloop::Hog { seconds: Some(3.0), kernel_us: 3000, device: 0, environment };
-        label = Some(gpuloop::start_hog(&hog).unwrap().finish().unwrap());
-    });
-    let label: Label = label.unwrap();
+    let (_, label) = bench.beside_a_competitor(&[], 10.0, (5, 3.0));
     let finding = bench.finding();
     assert_eq!(finding["class"], "gpu_contention", "{finding:#}");
     assert_eq!(finding["culprit"]["pid"].as_i64(), label.pid.map(i64::from), "{finding:#}");
@@ -222,23 +234,17 @@ fn root_a_process_that_competes_for_the_gpu_is_named() {
 
 /// What is said of a workload beside which another process uses the GPU, where neither its driver's readings nor anything
 /// inside that process tells of it.
-fn beside_a_competitor(bench: &Bench, options: &[&str]) -> Label {
-    let mut label = None;
+fn beside_one_that_is_not_told_of(bench: &Bench, options: &[&str]) -> Label {
     let options: Vec<&str> = ["--off", "nvml"].into_iter().chain(options.iter().copied()).collect();
-    let told = bench.recorded(&options, workload(10.0, &[]), || {
-        std::thread::sleep(Duration::from_secs(5));
-        let environment = bench.environment();
-        let hog = gpuloop::Hog { seconds: Some(3.0), kernel_us: 3000, device: 0, environment };
-        label = Some(gpuloop::start_hog(&hog).unwrap().finish().unwrap());
-    });
+    let (told, label) = bench.beside_a_competitor(&options, 10.0, (5, 3.0));
     assert!(!told["degraded"].to_string().contains("gpu_switches"), "{told:#}");
-    label.unwrap()
+    label
 }
 
 #[test]
 fn root_a_process_of_which_only_context_switches_tell_is_named() {
     let Some(mut bench) = Bench::new() else { return };
-    let label = beside_a_competitor(&bench, &[]);
+    let label = beside_one_that_is_not_told_of(&bench, &[]);
     // It is nowhere in what is said: the kernels got longer, and nothing says why.
     let output = gpuwhy(&["diagnose", "--json", bench.trace().to_str().unwrap()]);
     let text = String::from_utf8(output.stdout).unwrap();
@@ -248,7 +254,7 @@ fn root_a_process_of_which_only_context_switches_tell_is_named() {
     std::fs::remove_dir_all(bench.trace()).unwrap();
     let driver = built("examples/libnvidiactl.so").into_os_string().into_string().unwrap();
     bench.env.push(("LD_PRELOAD", driver.leak()));
-    let label = beside_a_competitor(&bench, &["--gpu-switches"]);
+    let label = beside_one_that_is_not_told_of(&bench, &["--gpu-switches"]);
     let finding = bench.finding();
     assert_eq!(finding["class"], "gpu_contention", "{finding:#}");
     assert_eq!(finding["culprit"]["pid"].as_i64(), label.pid.map(i64::from), "{finding:#}");
@@ -326,14 +332,7 @@ fn root_what_virtual_functions_of_an_amd_gpu_had_is_counted() {
 fn root_what_virtual_gpus_of_an_nvidia_host_had_is_counted_by_the_log_of_its_scheduler() {
     let Some(mut bench) = Bench::new() else { return };
     bench.env.push(("GPUWHY_STANDIN_VGPUS", "1"));
-    let mut label = None;
-    bench.recorded(&[], workload(8.0, &[]), || {
-        std::thread::sleep(Duration::from_secs(2));
-        let environment = bench.environment();
-        let hog = gpuloop::Hog { seconds: Some(4.0), kernel_us: 3000, device: 0, environment };
-        label = Some(gpuloop::start_hog(&hog).unwrap().finish().unwrap());
-    });
-    let label: Label = label.unwrap();
+    let (_, label) = bench.beside_a_competitor(&[], 8.0, (2, 4.0));
     let output = gpuwhy(&["vgpu", bench.trace().to_str().unwrap(), "--json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let sharing = &report["sharing"][0]["scheme"];

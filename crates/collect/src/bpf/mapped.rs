@@ -1,14 +1,12 @@
 //! Array maps that the recorder maps into its own memory, so that reading them costs no system call.
 
-use std::io;
 use std::marker::PhantomData;
-use std::os::fd::AsRawFd;
-use std::ptr::NonNull;
 
 use libbpf_rs::{MapCore, MapType};
 
 use super::layout::Plain;
 use crate::error::CollectError;
+use crate::sys::Mapped;
 
 /// What helps where the C half and the Rust half of a probe do not match.
 pub(super) const REBUILD: &str = "rebuild gpuwhy: its BPF objects are of another version";
@@ -19,8 +17,7 @@ pub(super) const REBUILD: &str = "rebuild gpuwhy: its BPF objects are of another
 /// torn between its fields but each aligned field is whole.
 #[derive(Debug)]
 pub(crate) struct MappedArray<T> {
-    memory: NonNull<u8>,
-    bytes: usize,
+    memory: Mapped,
     stride: usize,
     len: usize,
     value: PhantomData<T>,
@@ -45,26 +42,11 @@ impl<T: Plain> MappedArray<T> {
         }
         let len = map.max_entries() as usize;
         let bytes = stride * len;
-        // SAFETY: a new shared read-only mapping at an address of the kernel's choice; the
-        // descriptor is open during the call and the mapping outlives it by itself.
-        let memory = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ,
-                libc::MAP_SHARED,
-                map.as_fd().as_raw_fd(),
-                0,
-            )
-        };
-        if memory == libc::MAP_FAILED {
-            return Err(CollectError::System {
-                action: format!("map `{name}` into memory"),
-                source: io::Error::last_os_error(),
-            });
-        }
-        let memory = NonNull::new(memory.cast()).expect("a mapping is never at address 0");
-        Ok(MappedArray { memory, bytes, stride, len, value: PhantomData })
+        let memory = Mapped::new(map.as_fd(), bytes).map_err(|source| CollectError::System {
+            action: format!("map `{name}` into memory"),
+            source,
+        })?;
+        Ok(MappedArray { memory, stride, len, value: PhantomData })
     }
 
     /// How many values there are.
@@ -81,9 +63,7 @@ impl<T: Plain> MappedArray<T> {
         // until drop; array values are 8-byte aligned and `T`'s fields need no more; the volatile
         // read keeps the compiler from assuming that the value stands still, and any bytes are
         // a valid `T`.
-        unsafe {
-            self.memory.as_ptr().add(i * self.stride).cast::<Unaligned<T>>().read_volatile().0
-        }
+        unsafe { self.memory.start().add(i * self.stride).cast::<Unaligned<T>>().read_volatile().0 }
     }
 
     /// Copies of all values.
@@ -96,10 +76,3 @@ impl<T: Plain> MappedArray<T> {
 #[derive(Clone, Copy)]
 #[repr(C, packed(8))]
 struct Unaligned<T>(T);
-
-impl<T> Drop for MappedArray<T> {
-    fn drop(&mut self) {
-        // SAFETY: this is the mapping made in `new`, and nothing borrows from it.
-        unsafe { libc::munmap(self.memory.as_ptr().cast(), self.bytes) };
-    }
-}

@@ -19,7 +19,7 @@ mod driver;
 mod ring;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{SendError, SyncSender};
 use std::time::Duration;
 
 use gpuwhy_schema::{
@@ -72,21 +72,16 @@ struct Reader {
 }
 
 impl Reader {
-    fn read(
-        &mut self,
-        readings: &SyncSender<Reading>,
-    ) -> Result<(), std::sync::mpsc::SendError<Reading>> {
+    fn read(&mut self, readings: &SyncSender<Reading>) -> Result<(), SendError<Reading>> {
         let at = sys::monotonic();
         let is_asked = self.clocks.is_due(at);
         let mut all = Ok(());
         self.gpus.retain_mut(|gpu| {
             let said = gpu.read(is_asked).map_err(|why| why.to_string());
             let goes_on = said.is_ok();
-            all = std::mem::replace(&mut all, Ok(())).and(readings.send(Reading {
-                uuid: gpu.uuid.clone(),
-                at,
-                said,
-            }));
+            if let Err(error) = readings.send(Reading { uuid: gpu.uuid.clone(), at, said }) {
+                all = Err(error);
+            }
             goes_on
         });
         all

@@ -175,11 +175,16 @@ pub(super) fn counted(source: &TraceSource, window: (i64, i64)) -> Result<Vec<Co
     }
     let mut out: Vec<CountedReport> =
         shares.into_values().filter_map(|share| share.report(&known, window)).collect();
-    out.sort_by(|a, b| {
+    in_order(&mut out);
+    Ok(out)
+}
+
+/// Puts those of an engine together, who had most of it first.
+pub(super) fn in_order(of: &mut [CountedReport]) {
+    of.sort_by(|a, b| {
         let place = |one: &CountedReport| (one.gpu.clone(), one.engine.clone());
         place(a).cmp(&place(b)).then(b.utilisation.total_cmp(&a.utilisation))
     });
-    Ok(out)
 }
 
 impl Share<'_> {

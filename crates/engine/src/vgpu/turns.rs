@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gpuwhy_schema::{EntityId, Ns, State, TrackId, names};
 
-use super::counted::{CountedReport, Known, TurnsReport, process};
+use super::counted::{CountedReport, Known, TurnsReport, in_order, process};
 use super::{MS, percent_of};
 use crate::error::Result;
 use crate::source::TraceSource;
@@ -119,10 +119,7 @@ pub(super) fn instead(of: &mut Vec<CountedReport>, owned: &[Owned], window: (i64
         let known = of.iter().filter(|known| known.gpu == one.gpu && known.process == one.process);
         one.limit = known.filter_map(|known| known.limit).next();
     }
-    exact.sort_by(|a, b| {
-        let place = |one: &CountedReport| (one.gpu.clone(), one.engine.clone());
-        place(a).cmp(&place(b)).then(b.utilisation.total_cmp(&a.utilisation))
-    });
+    in_order(&mut exact);
     of.retain(|one| !is_known(one));
     of.splice(0..0, exact);
 }

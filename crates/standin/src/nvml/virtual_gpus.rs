@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_uint, c_ulonglong};
 
-use gpuwhy_testkit::gpu::{Gpu, Process, SLICE_NS, Turns, uuid_text};
+use gpuwhy_testkit::gpu::{Gpu, Process, SLICE_NS, Turn, Turns, uuid_text};
 
 use super::handle::{Device, fill, initialized, text};
 use super::{Code, Status, status};
@@ -71,9 +71,8 @@ impl Logged {
     /// Logs the turns that are over.
     fn follow(&mut self, gpu: &Gpu, now: u64) {
         self.turns.follow(gpu);
-        let (over, ahead) =
-            std::mem::take(&mut self.turns.ahead).into_iter().partition(|turn| turn.end <= now);
-        let over: Vec<_> = over;
+        let known = std::mem::take(&mut self.turns.ahead);
+        let (over, ahead): (Vec<Turn>, _) = known.into_iter().partition(|turn| turn.end <= now);
         self.turns.ahead = ahead;
         for turn in over {
             let total = self.totals.entry(turn.pid).or_default();
