@@ -43,8 +43,8 @@ def told(events):
     over = [event["finding"] for event in events if event["event"] == "over"]
     steps = lambda findings: sum(of["steps"] for one in findings for of in one["series"])
     decided = [one for one in over if one["outcome"] == "decided"]
-    of_all = next(event["steps"] for event in events if event["event"] == "ended")
-    return {"steps": of_all, "flagged": steps(over), "decided": steps(decided),
+    ended = next(event for event in events if event["event"] == "ended")
+    return {"steps": ended["steps"], "as_before": ended["as_before"], "flagged": steps(over), "decided": steps(decided),
             "findings": [one["summary"] for one in over]}
 
 

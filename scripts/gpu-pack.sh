@@ -66,7 +66,8 @@ GPUWHY_MODULES=$PWD/$into/kernels cargo test --release --locked --quiet --packag
 cc -O2 -shared -fPIC -I crates/wire/include bench/gpu/mark.c -o "$into/libgpuwhy_mark.so"
 # What a bare machine may lack; gpu-check uses them only where it does.
 ldd "$into/gpuwhy" | awk '$1 ~ /^lib(elf|z|zstd)\.so/ { print $3 }' | xargs -r cp -L --target-directory "$into/lib"
-echo "$(git rev-parse --short=12 HEAD)$([ -z "$(git status --porcelain -uno)" ] || echo +)" >"$into/commit"
+others=(:!bench/results :!docs)
+echo "$(git rev-parse --short=12 HEAD)$([ -z "$(git status --porcelain -uno -- . "${others[@]}")" ] || echo +)" >"$into/commit"
 size=$(du -sm "$into" | cut -f1)
 echo "gpu-pack: $into, $size MiB"
 if [ "$size" -gt 63 ]; then

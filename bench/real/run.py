@@ -220,7 +220,7 @@ def session(program_of, plan, calm_minutes, rng):
             **line, "program": program.name, "figure": program.figure, **made(""), "commit": COMMIT, "calm_hours": round(calm / 3600, 5),
             **told_apart(alarms(events, disturbed), host), "stolen": host["hypervisor_alarms"].between(),
             "ms_a_disk_request": host["disk_alarms"].between(),
-            "machine_share": shares, "trials": rows,
+            "machine_share": shares, "as_before": [event["as_before"] for event in events if event["event"] == "ended"], "trials": rows,
         }
     finally:
         if watch:

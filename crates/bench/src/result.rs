@@ -47,7 +47,10 @@ impl Made {
                 .then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
         };
         let head = out("git", &["rev-parse", "--short=12", "HEAD"]).unwrap_or("unknown".into());
-        let changed = out("git", &["status", "--porcelain", "-uno"]).is_some_and(|s| !s.is_empty());
+        // Results that were written meanwhile, and the pages that hold them, are not what is measured.
+        let others = [":/", ":(top,exclude)bench/results", ":(top,exclude)docs"];
+        let changed = out("git", &[&["status", "--porcelain", "-uno", "--"][..], &others].concat())
+            .is_some_and(|s| !s.is_empty());
         let args = without_places(std::env::args().skip(1));
         Made {
             machine: format!("{cpus} x {model}, {} GiB, Linux {kernel}", memory >> 20),

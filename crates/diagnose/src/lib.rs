@@ -30,6 +30,7 @@ pub mod reference;
 pub mod roofline;
 pub mod spans;
 pub mod stats;
+pub mod undecided;
 pub mod variability;
 pub mod verdict;
 pub mod vgpu;

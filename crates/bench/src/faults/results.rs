@@ -171,6 +171,9 @@ pub struct Session {
     /// Slowdowns that the watcher takes for its own doing and does not tell.
     #[serde(default)]
     pub own_doing: u64,
+    /// Slowdowns that are no larger than undecided ones before, and are not told.
+    #[serde(default)]
+    pub as_before: u64,
     /// Share of the machine that watching took.
     pub machine_share: f64,
     /// Resident memory at the end.

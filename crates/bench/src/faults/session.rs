@@ -201,6 +201,7 @@ fn session(
         hypervisor_alarms,
         stolen: usual,
         own_doing: ended.own_doing,
+        as_before: ended.as_before,
         machine_share: ended.machine_share,
         rss_bytes: ended.rss_bytes,
         rss_mib,

@@ -275,6 +275,33 @@ fn root_a_process_of_which_only_context_switches_tell_is_named() {
 }
 
 #[test]
+fn root_a_process_of_which_only_context_switches_tell_is_named_while_it_disturbs() {
+    let Some(mut bench) = Bench::new() else { return };
+    let driver = built("examples/libnvidiactl.so").into_os_string().into_string().unwrap();
+    bench.env.push(("LD_PRELOAD", driver.leak()));
+    let options = ["--max-cpu", "50", "--off", "nvml", "--gpu-switches"];
+    let mut watch = bench.begun("watch", &options, workload(25.0, &[]));
+    let documents = lines(watch.stdout.take().unwrap());
+    let _watch = Running(watch);
+    std::thread::sleep(Duration::from_secs(10));
+    let environment = bench.environment();
+    let hog = gpuloop::Hog { seconds: Some(5.0), kernel_us: 3000, device: 0, environment };
+    let label = gpuloop::start_hog(&hog).unwrap().finish().unwrap();
+    // A busy machine may be told of before.
+    loop {
+        let finding = event(&documents, "over")["finding"].clone();
+        if finding["to_ns"].as_i64().unwrap() > label.from_ns as i64 {
+            assert_eq!(finding["class"], "gpu_contention", "{finding:#}");
+            assert_eq!(finding["culprit"]["pid"].as_i64(), label.pid.map(i64::from), "{finding:#}");
+            break;
+        }
+    }
+    let ended = event(&documents, "ended");
+    assert!(!ended.to_string().contains("gpu_switches"), "{ended:#}");
+    assert_eq!(bench.finding()["culprit"]["pid"].as_i64(), label.pid.map(i64::from));
+}
+
+#[test]
 fn root_context_switches_that_the_driver_does_not_log_are_an_error_that_says_why() {
     let Some(bench) = Bench::new() else { return };
     let driver = built("examples/libnvidiactl.so");

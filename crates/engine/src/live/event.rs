@@ -115,6 +115,8 @@ pub struct Ended {
     pub findings: u64,
     /// Slowdowns that began and ended with our own judging of a past incident, and were not reported.
     pub own_doing: u64,
+    /// Slowdowns that were hardly larger than others for which nobody could be named, and were not reported.
+    pub as_before: u64,
     /// Events received.
     pub events: u64,
     /// Events lost.

@@ -5,6 +5,7 @@
 //! that replays a trace) pushes rows, says what time it is, and decides at which priority the costly
 //! part ([`LiveJudge::examine`], [`LiveJudge::conclude`]) runs.
 
+mod as_before;
 mod event;
 mod lost;
 mod off_cpu;
@@ -33,6 +34,7 @@ use crate::source::RowSource as _;
 use crate::units::loads::Loads;
 use crate::units::steps::{self, FinishedStep};
 
+use as_before::AsBefore;
 pub use event::{Broken, Correlating, Ended, Event, Shedding, Slow, Status, Trouble, Verdict};
 pub use off_cpu::OffCpu;
 pub use recent::{Recent, SETTLED, Sorted};
@@ -93,6 +95,8 @@ pub enum Phase {
 
 /// The end of an incident.
 pub struct Conclusion {
+    /// What is to be told before it, if nobody was told that the incident had begun.
+    pub began: Option<Slow>,
     /// Its last judgement.
     pub verdict: Box<Verdict>,
     /// The parts of its steps that were not written before.
@@ -108,8 +112,11 @@ impl Conclusion {
     }
 }
 
-/// An incident that was reported and is not over.
+/// An incident that is not over.
+#[derive(Default)]
 struct Current {
+    /// It was reported as begun: it is larger than what was undecided before, or decided.
+    told: bool,
     tried: Ns,
     tries: u32,
     /// Since when a step has hung, if one did at the last try.
@@ -137,6 +144,7 @@ pub struct LiveJudge {
     /// When our latest judgements ended, and what CPU time they took.
     own_cpu: VecDeque<(Ns, Ns)>,
     own_doing: u64,
+    as_before: AsBefore,
     /// Steps whose parts have been written.
     written: HashSet<Id>,
     steps: u64,
@@ -166,6 +174,7 @@ impl LiveJudge {
             own_work: (Ns::MIN, Ns::MIN),
             own_cpu: VecDeque::new(),
             own_doing: 0,
+            as_before: AsBefore::default(),
             written: HashSet::new(),
             steps: 0,
             findings: 0,
@@ -337,14 +346,19 @@ impl LiveJudge {
         self.own_doing
     }
 
+    /// Slowdowns so far that were like others for which nobody could be named, and were not reported.
+    pub fn as_before(&self) -> u64 {
+        self.as_before.not_told()
+    }
+
     /// Whether nothing is slower than usual.
     pub fn is_calm(&self) -> bool {
         self.current.is_none()
     }
 
-    /// Whether something is slower than usual and nobody has been told why.
+    /// Whether something was told to be slower than usual, and not why.
     pub fn is_awaited(&self) -> bool {
-        self.current.as_ref().is_some_and(|current| current.class.is_none())
+        self.current.as_ref().is_some_and(|current| current.told && current.class.is_none())
     }
 
     /// The share of what steps of the current incident lost that was their GPU's own work, as it was judged last.
@@ -354,7 +368,7 @@ impl LiveJudge {
 
     /// `calm`, `slow` or the class of the current incident.
     pub fn state(&self) -> String {
-        match &self.current {
+        match self.current.as_ref().filter(|current| current.told) {
             None => "calm".to_string(),
             Some(current) => current.class.clone().unwrap_or_else(|| "slow".into()),
         }
@@ -475,21 +489,18 @@ impl LiveJudge {
         begins_with_it && (ends_with_it || now < to.saturating_add(Ns(2 * OWN_AFTER.0)))
     }
 
-    /// Reports an incident as begun, if it was not yet.
+    /// Reports an incident as begun, if it was not yet. One that is hardly larger than others before it for which nobody could be
+    /// named is reported once it is decided or has grown.
     pub fn begin(&mut self, incident: &Incident, now: Ns) -> Option<Slow> {
-        if self.current.is_some() {
+        if self.current.as_ref().is_some_and(|current| current.told) {
             return None;
         }
-        self.current = Some(Current {
-            tried: Ns::ZERO,
-            tries: 0,
-            hung: None,
-            of_gpu: 0.0,
-            class: None,
-            first_word: FirstWord::default(),
-            reported: None,
-            known: KnownParts::default(),
-        });
+        let as_before = self.as_before.is(incident, self.detector.steps(), &self.recent, now);
+        let current = self.current.get_or_insert_default();
+        if as_before && current.reported.is_none() {
+            return None;
+        }
+        current.told = true;
         Some(self.slow(incident, now))
     }
 
@@ -550,8 +561,8 @@ impl LiveJudge {
         Ok(None)
     }
 
-    /// Investigates an incident that is over, as a whole; none if it was a short one of our own making, of which nobody was
-    /// told. `open_states` as in [`LiveJudge::examine`].
+    /// Investigates an incident that is over, as a whole; none if nobody was told of it and it was a short one of our own
+    /// making, or undecided as others before. `open_states` as in [`LiveJudge::examine`].
     ///
     /// # Errors
     /// Its rows cannot be read.
@@ -562,18 +573,30 @@ impl LiveJudge {
         open_states: Vec<State>,
     ) -> Result<Option<Conclusion>> {
         let mut verdict = self.judge(incident, now, open_states, &Budget::ENDED)?;
-        let was_told = self.current.as_ref().is_some_and(|current| current.reported.is_some());
-        if !was_told && is_own(&verdict.finding, &self.recent) {
+        let was_decided = self.current.as_ref().is_some_and(|current| current.reported.is_some());
+        if !was_decided && is_own(&verdict.finding, &self.recent) {
             self.current = None;
             self.own_doing += 1;
             return Ok(None);
         }
+        let is_decided = verdict.finding.outcome == Outcome::Decided;
+        let was_told = self.current.as_ref().is_some_and(|current| current.told);
+        if !was_decided && !is_decided {
+            let (steps, recent) = (self.detector.steps(), &self.recent);
+            let told = was_told || !self.as_before.is(incident, steps, recent, now);
+            self.as_before.take(incident, steps, recent, now, told);
+            if !told {
+                self.current = None;
+                return Ok(None);
+            }
+        }
+        let began = (!was_told).then(|| self.slow(incident, now));
         self.look_at_stacks(incident, &mut verdict);
         if self.is_somebody_elses(&verdict.finding) {
             self.detector.blame_others(incident);
         }
         let known = self.current.take().map(|current| current.known).unwrap_or_default();
-        Ok(Some(self.concluded(Box::new(verdict), known)))
+        Ok(Some(Conclusion { began, ..self.concluded(Box::new(verdict), known) }))
     }
 
     /// Where culprit and steps were in their code. Looked up once, at the end: it walks over all rows of some seconds.
@@ -631,7 +654,7 @@ impl LiveJudge {
         let new = recorded.filter(|(step, _)| self.written.insert(*step));
         let mut parts: Vec<_> = new.flat_map(|(_, parts)| parts).collect();
         parts.sort_by_key(|p| (p.ts, p.step));
-        Conclusion { verdict, parts }
+        Conclusion { began: None, verdict, parts }
     }
 
     /// The CPU time of the last judgement: the next one waits the longer, the more it was.

@@ -97,15 +97,19 @@ impl World {
                 Phase::Lasts(incident) => {
                     let slow = self.judge.begin(&incident, now);
                     self.slow.extend(slow.map(|slow| slow.what));
-                    if self.judge.is_due(now) {
-                        self.judge.examine(&incident, now, Vec::new()).unwrap();
+                    if self.judge.is_due(now)
+                        && self.judge.examine(&incident, now, Vec::new()).unwrap().is_some()
+                    {
+                        let slow = self.judge.begin(&incident, now);
+                        self.slow.extend(slow.map(|slow| slow.what));
                     }
                 }
                 Phase::Over(incident) => {
                     let slow = self.judge.begin(&incident, now);
                     self.slow.extend(slow.map(|slow| slow.what));
-                    let conclusion =
-                        self.judge.conclude(&incident, now, Vec::new()).unwrap().unwrap();
+                    let conclusion = self.judge.conclude(&incident, now, Vec::new()).unwrap();
+                    let Some(conclusion) = conclusion else { continue };
+                    self.slow.extend(conclusion.began.as_ref().map(|slow| slow.what.clone()));
                     assert!(conclusion.parts.iter().all(|part| !is_stored(part.step)));
                     self.over.push(*conclusion.verdict);
                 }

@@ -94,6 +94,12 @@ fn ended_text<'a>(screen: &'a mut Screen, ended: &Ended) -> &'a mut Screen {
             ended.exact_seconds, ended.exact_left_out_seconds
         ));
     }
+    if ended.as_before > 0 {
+        screen.line(format_args!(
+            "{} more slowdowns, no larger than others of the hour before for which nobody could be named, were not told",
+            ended.as_before
+        ));
+    }
     if let Some(hint) = ended.hint() {
         screen.line(hint);
     }

@@ -274,16 +274,16 @@ fn counted(report: &Report) -> Table {
     let of = |one: &super::CountedReport| {
         row(vec![
             name(&one.gpu),
-            name(one.engine.as_deref().unwrap_or("")),
+            one.engine.as_deref().map_or(Cell::Nothing, name),
             name(&one.process),
             Cell::Number(one.utilisation, 2),
-            one.limit.map_or(name(""), |limit| Cell::Number(limit.sm, 0)),
-            one.limit.map_or(name(""), |limit| Cell::Number(limit.held_back, 0)),
+            one.limit.map_or(Cell::Nothing, |limit| Cell::Number(limit.sm, 0)),
+            one.limit.map_or(Cell::Nothing, |limit| Cell::Number(limit.held_back, 0)),
             name(one.provenance),
             Cell::thousandths(one.every_s),
             Cell::Count(one.readings as u64),
-            one.turns.map_or(name(""), |of| Cell::thousandths(of.p50_ms)),
-            one.turns.map_or(name(""), |of| Cell::thousandths(of.p99_ms)),
+            one.turns.map_or(Cell::Nothing, |of| Cell::thousandths(of.p50_ms)),
+            one.turns.map_or(Cell::Nothing, |of| Cell::thousandths(of.p99_ms)),
         ])
     };
     Table {

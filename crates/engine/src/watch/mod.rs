@@ -21,7 +21,7 @@ use gpuwhy_store::{Keep, Options, Writer};
 
 use crate::error::{Error, Result};
 use crate::live::{
-    self, Broken, Conclusion, Ended, Event, LiveJudge, Phase, References, SETTLED, Shedding,
+    self, Broken, Conclusion, Ended, Event, LiveJudge, Phase, References, SETTLED, Shedding, Slow,
     Sorted, Status, Trouble, seconds_since_1970,
 };
 use crate::trace_output::{TraceOutput, why};
@@ -349,6 +349,7 @@ impl Watcher {
             units: self.rounds.units(),
             findings: self.judge.findings(),
             own_doing: self.judge.own_doing(),
+            as_before: self.judge.as_before(),
             events: status.events,
             dropped: status.dropped,
             lost_rows: closed.written.lost,
@@ -475,15 +476,20 @@ impl Watcher {
         Ok(())
     }
 
+    /// Tells that an incident has begun, and looks closely from now on.
+    fn begins(&mut self, slow: Slow, incident: &Incident, now: Ns, events: &mut Vec<Event>) {
+        events.push(Event::Slow(slow));
+        self.retained = Some(incident.from.saturating_sub(BEFORE));
+        self.told = false;
+        self.allowance.begins(now);
+        // What cannot be seen more closely is judged all the same.
+        let _ = self.recorder.detail(true);
+    }
+
     /// An incident that has not ended: reported once, and examined when that is due.
     fn lasts(&mut self, incident: &Incident, now: Ns, events: &mut Vec<Event>) -> Result<()> {
         if let Some(slow) = self.judge.begin(incident, now) {
-            events.push(Event::Slow(slow));
-            self.retained = Some(incident.from.saturating_sub(BEFORE));
-            self.told = false;
-            self.allowance.begins(now);
-            // What cannot be seen more closely is judged all the same.
-            let _ = self.recorder.detail(true);
+            self.begins(slow, incident, now, events);
         }
         let is_due = self.judge.is_due(now);
         if !is_due && !self.retains(now) {
@@ -496,6 +502,12 @@ impl Watcher {
         } else {
             Ok(None)
         };
+        // Why it is slow may be known before it was told that it is.
+        if let Ok(Some(_)) = &verdict
+            && let Some(slow) = self.judge.begin(incident, now)
+        {
+            self.begins(slow, incident, now, events);
+        }
         self.told |= matches!(&verdict, Ok(Some(verdict)) if is_decided(verdict));
         // The verdict is waited for, and the rows are not.
         self.retain(now);
@@ -512,8 +524,12 @@ impl Watcher {
     fn over(&mut self, incident: &Incident, now: Ns, events: &mut Vec<Event>) -> Result<()> {
         let began = gpuwhy_collect::now();
         let states = self.open_states();
-        let conclusion = self.judging_aside(|judge, _| judge.conclude(incident, now, states))?;
+        let mut conclusion =
+            self.judging_aside(|judge, _| judge.conclude(incident, now, states))?;
         let _low_priority = gpuwhy_collect::idle_priority(RECORDING, PATIENCE);
+        if let Some(slow) = conclusion.as_mut().and_then(|one| one.began.take()) {
+            self.begins(slow, incident, now, events);
+        }
         self.told |= conclusion.as_ref().is_some_and(|one| is_decided(&one.verdict));
         self.retained = self.retained.map(|retained| retained.min(incident.to));
         self.retain(now);
