@@ -8,8 +8,14 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 target=${CARGO_TARGET_DIR:-}
-[ -n "$target" ] && [ -d "$target" ] || exit 0
+[ -n "$target" ] || exit 0
 owner=$target/.clone
+if ! [ -d "$target" ]; then
+    # Nothing is built there yet, and what will be is ours.
+    mkdir -p "$target"
+    echo "$PWD" >"$owner"
+    exit 0
+fi
 [ "$(cat "$owner" 2>/dev/null)" != "$PWD" ] || exit 0
 find crates fuzz -type f -not -path '*/target/*' -exec touch {} +
 # Whose it is, is known to be nobody's while it is not written: then all of it is built anew.

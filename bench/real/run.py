@@ -38,7 +38,8 @@ SEED = int(os.environ.get("SEED", "1"))
 CALM_MINUTES = float(os.environ.get("CALM_MINUTES", "60"))
 RESULT = "bench/results/real.json"
 # Judgement was last changed by this commit, and before that by the other one. Sessions of the judge before count as long as there is
-# none of their program by the last one, and those of earlier judges do not.
+# none of their program by the last one, and those of earlier judges do not. What is undecided and as large as before is not told
+# since a later commit, which decides nothing otherwise: sessions say how often (`as_before`).
 SINCE, BEFORE = "3d99ded", "106f85c"
 # What is measured: results that were written meanwhile change the tree, and not that.
 COMMIT = made("")["commit"]
