@@ -75,8 +75,11 @@ impl Picture {
                 }),
             };
             self.last = Some((piece.track, place));
-            let columns = &mut self.lanes[place][piece.columns.clone()];
-            columns.iter_mut().for_each(|column| *column += amount);
+            let lane = &mut self.lanes[place];
+            match piece.columns.len() {
+                1 => lane[piece.columns.start] += amount,
+                _ => lane[piece.columns.clone()].iter_mut().for_each(|column| *column += amount),
+            }
         }
     }
 

@@ -41,7 +41,8 @@ pub(super) struct Bytes<'a> {
 }
 
 impl Bytes<'_> {
-    #[inline]
+    // Each place where a number is read has its own habit of how long it is: inlined, a branch is foretold for each by itself.
+    #[inline(always)]
     pub fn number(&mut self) -> Option<u64> {
         let (&first, rest) = self.rest.split_first()?;
         if first < 0x80 {
@@ -55,6 +56,7 @@ impl Bytes<'_> {
     }
 
     /// A number of up to eight bytes, all at once: most have three, in no order that a branch could be foretold by.
+    #[inline(always)]
     fn of_word(&mut self, word: u64) -> Option<u64> {
         let ends = !word & 0x8080_8080_8080_8080;
         if ends == 0 {
@@ -70,6 +72,7 @@ impl Bytes<'_> {
         Some(word)
     }
 
+    #[cold]
     fn byte_by_byte(&mut self) -> Option<u64> {
         let mut number = 0u64;
         for (at, &byte) in self.rest.iter().enumerate().take(10) {
@@ -86,10 +89,12 @@ impl Bytes<'_> {
         None
     }
 
+    #[inline(always)]
     fn count(&mut self) -> Option<u32> {
         u32::try_from(self.number()?).ok()
     }
 
+    #[inline(always)]
     fn signed(&mut self) -> Option<i64> {
         self.number().map(unzigzag)
     }
