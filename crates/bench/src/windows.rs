@@ -57,6 +57,7 @@ struct Picture {
 
 impl Picture {
     /// Adds to columns of a lane; the state 0, in which a CPU has nobody, counts as nothing.
+    #[inline(always)]
     fn add(&mut self, grid: &Grid, piece: &Piece) {
         let amount = match piece.shape {
             Shape::Mark => piece.count as i64,
