@@ -15,8 +15,6 @@ const RUN: u64 = 0;
 const TIMES: [u64; 3] = [1, 2, 3];
 /// The same for the rest of the bucket.
 const RESTS: [u64; 3] = [4, 5, 6];
-/// How many rows begin in a cell of each kind; of those of several, that follows.
-const BEGIN: [u32; 7] = [0, 0, 1, 0, 0, 1, 0];
 /// Bits of a cell's first number that say what it is.
 const KIND_BITS: u32 = 3;
 
@@ -51,12 +49,6 @@ impl Bytes<'_> {
             self.rest = rest;
             return Some(u64::from(first));
         }
-        self.of_any_length()
-    }
-
-    /// The same of a number whose length is anybody's guess: no branch, where most would be taken wrongly.
-    #[inline(always)]
-    fn of_any_length(&mut self) -> Option<u64> {
         match self.rest.first_chunk() {
             Some(word) => self.of_word(u64::from_le_bytes(*word)),
             None => self.byte_by_byte(),
@@ -104,7 +96,7 @@ impl Bytes<'_> {
 
     #[inline(always)]
     fn signed(&mut self) -> Option<i64> {
-        self.of_any_length().map(unzigzag)
+        self.number().map(unzigzag)
     }
 }
 
@@ -184,14 +176,15 @@ pub(super) fn cells(
                 cell.run = bytes.count().filter(|run| *run > 0)?;
             } else {
                 cell.count = match kind {
+                    1 | 4 => 0,
+                    2 | 5 => 1,
                     3 | 6 => bytes.count()?,
-                    7 => return None,
-                    _ => BEGIN[kind as usize],
+                    _ => return None,
                 };
                 if kind >= RESTS[0] {
                     cell.held = left;
                 } else if takes_time {
-                    cell.held = i64::try_from(bytes.of_any_length()?).ok()?;
+                    cell.held = i64::try_from(bytes.number()?).ok()?;
                     left = left.saturating_sub(cell.held).max(0);
                 }
             }
