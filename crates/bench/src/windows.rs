@@ -1,4 +1,4 @@
-//! `bench windows`: how long it takes to see a random window of a trace: what each lane did in each of 2,000 columns.
+//! `bench windows`: how long it takes to see a random window of a trace: what each lane did in each of `--columns`.
 //!
 //! # How
 //! Widths are log-uniform from 1 µs to the whole trace. Of a window, the states, spans and marks of all lanes are asked of
@@ -30,6 +30,9 @@ pub struct Args {
     /// No further window begins after this long.
     #[arg(long = "for", default_value = "2m", value_parser = parse_duration)]
     duration: Duration,
+    /// Columns of a picture at least, and less than twice as many: 1000 are what our pages draw.
+    #[arg(long, default_value_t = 1000)]
+    columns: usize,
     /// Compare each picture with the rows, which takes much longer.
     #[arg(long)]
     check: bool,
@@ -38,8 +41,6 @@ pub struct Args {
     seed: u64,
 }
 
-/// Columns of a picture at least.
-const COLUMNS: usize = 2000;
 /// The narrowest window, ns.
 const LEAST: f64 = 1000.0;
 
@@ -171,7 +172,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
         let width = (LEAST * (length as f64 / LEAST).max(1.0).powf(unit())) as i64;
         let from = start + ((length - width).max(0) as f64 * unit()) as i64;
-        let grid = Grid::new(Ns(from)..Ns(from.saturating_add(width.max(1))), COLUMNS);
+        let grid = Grid::new(Ns(from)..Ns(from.saturating_add(width.max(1))), args.columns);
         let at = Instant::now();
         let count = draw(&pyramid, &grid, &mut seen)?;
         let ms = at.elapsed().as_secs_f64() * 1e3;
