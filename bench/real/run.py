@@ -215,13 +215,14 @@ def session(program_of, plan, calm_minutes, rng):
         watch_trace = watch.trace
         events, watch = watch.end(), None
         calm = lasted - sum(to - begin for begin, to in disturbed) / 1e9
-        shares = [event["machine_share"] for event in events if event["event"] == "ended"]
+        ended = [event for event in events if event["event"] == "ended"]
         line = {"p99_line": p99_line(watch_trace, disturbed)} if program.has_batches else {}
         return {
             **line, "program": program.name, "figure": program.figure, **made(""), "commit": COMMIT, "calm_hours": round(calm / 3600, 5),
             **told_apart(alarms(events, disturbed), host), "stolen": host["hypervisor_alarms"].between(),
             "ms_a_disk_request": host["disk_alarms"].between(),
-            "machine_share": shares, "as_before": [event["as_before"] for event in events if event["event"] == "ended"], "trials": rows,
+            "machine_share": [one["machine_share"] for one in ended], "as_before": [one["as_before"] for one in ended],
+            "trials": rows,
         }
     finally:
         if watch:

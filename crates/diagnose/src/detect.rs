@@ -39,7 +39,7 @@ use crate::baseline::{Baseline, Fit};
 
 pub use level::Change;
 pub(crate) use merge::{
-    Group, HUNG, Long, asked_as_before, from, groups, hangs, incident, long_among, since, to,
+    Group, HUNG, Long, asked_as_before, from, groups, hangs, incident, long_among, lost, since, to,
 };
 pub(crate) use sampled::{Sampled, every_other};
 pub(crate) use series::Series;

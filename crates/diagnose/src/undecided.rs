@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 
 use gpuwhy_schema::{EntityId, Ns};
 
-use crate::detect::{self, Against, Incident, Steps};
+use crate::detect::{Against, Incident, Steps, lost};
 
 /// How long one is remembered,
 const FOR: Ns = Ns::secs(3600);
@@ -58,9 +58,8 @@ pub fn sizes(
         if slowed.against != Against::Lately || slowed.follows.is_some() {
             return Vec::new();
         }
-        let excess = detect::mean_excess(steps, slowed);
         let took = slowed.slow.iter().map(|&no| steps[no].dur.0 as f64).sum::<f64>();
-        let lost = excess * slowed.slow.len() as f64;
+        let lost = lost(steps, slowed);
         let of = process_of(slowed.signature.of);
         let rise = lost / (took - lost).max(1.0);
         match out.iter_mut().find(|size| size.of == of) {
@@ -82,9 +81,9 @@ impl Undecided {
             })
     }
 
-    /// Takes note of one that ended at `now`. One that was as before counts as no larger than those: else each could be
-    /// somewhat larger than the last, and none would be told.
-    pub fn take(&mut self, sizes: &[Size], now: Ns) {
+    /// Takes note of one that ended at `now`; whether it was as before. Such a one counts as no larger than those: else each
+    /// could be somewhat larger than the last, and none would be told.
+    pub fn take(&mut self, sizes: &[Size], now: Ns) -> bool {
         let as_before = self.is_as_before(sizes, now);
         for size in sizes {
             let mut size = *size;
@@ -100,6 +99,7 @@ impl Undecided {
         while self.seen.front().is_some_and(|(at, _)| now.saturating_sub(*at) > FOR) {
             self.seen.pop_front();
         }
+        as_before
     }
 
     /// The second largest rise and loss of a process in the last hour, each by itself.
@@ -138,7 +138,7 @@ mod tests {
             let now = Ns::secs(60 * minute as i64);
             let size = size(rise, lost);
             let is = undecided.is_as_before(&size, now);
-            undecided.take(&size, now);
+            assert_eq!(undecided.take(&size, now), is);
             is
         });
         each.collect()
@@ -152,9 +152,9 @@ mod tests {
     #[test]
     fn one_that_rises_higher_or_loses_much_more_than_the_second_largest_is_not() {
         let one_large = [(0.2, 200.0), (3.0, 9000.0)];
-        assert_eq!(as_before(&[one_large[0], one_large[1], (0.26, 100.0)])[2], false);
-        assert_eq!(as_before(&[one_large[0], one_large[1], (0.2, 900.0)])[2], false);
-        assert_eq!(as_before(&[one_large[0], one_large[1], (0.24, 700.0)])[2], true);
+        assert!(!as_before(&[one_large[0], one_large[1], (0.26, 100.0)])[2]);
+        assert!(!as_before(&[one_large[0], one_large[1], (0.2, 900.0)])[2]);
+        assert!(as_before(&[one_large[0], one_large[1], (0.24, 700.0)])[2]);
     }
 
     #[test]
@@ -184,7 +184,9 @@ mod tests {
     #[test]
     fn another_process_is_another_matter() {
         let mut undecided = Undecided::default();
-        (0..2).for_each(|_| undecided.take(&size(0.2, 200.0), Ns::ZERO));
+        for _ in 0..2 {
+            undecided.take(&size(0.2, 200.0), Ns::ZERO);
+        }
         let other = Size { of: EntityId(2), ..size(0.2, 200.0)[0] };
         assert!(!undecided.is_as_before(&[other], Ns::secs(1)));
         assert!(!undecided.is_as_before(&[size(0.2, 200.0)[0], other], Ns::secs(1)));
@@ -194,7 +196,9 @@ mod tests {
     #[test]
     fn memory_is_bounded() {
         let mut undecided = Undecided::default();
-        (0..10_000).for_each(|n| undecided.take(&size(0.2, 200.0), Ns::millis(n)));
+        for n in 0..10_000 {
+            undecided.take(&size(0.2, 200.0), Ns::millis(n));
+        }
         assert_eq!(undecided.seen.len(), REMEMBERED);
     }
 }

@@ -259,7 +259,7 @@ fn begins_after_pause(mut first: Vec<Lossy>, all: f64, config: &Detection) -> Op
 }
 
 /// The time that all slow steps of an anomaly lost, ns.
-pub(super) fn lost(steps: &Steps, slowed: &Slowed) -> f64 {
+pub(crate) fn lost(steps: &Steps, slowed: &Slowed) -> f64 {
     mean_excess(steps, slowed) * slowed.slow.len() as f64
 }
 

@@ -4,15 +4,16 @@ use std::collections::HashMap;
 
 use gpuwhy_diagnose::detect::{Incident, Steps};
 use gpuwhy_diagnose::undecided::{Size, Undecided, sizes};
-use gpuwhy_schema::{Entity, EntityId, EntityKind, Ns};
+use gpuwhy_schema::{Entity, EntityId, Ns};
 
 use super::Recent;
+use crate::units::rounds::process_of;
 
 /// What was undecided lately, and of which processes that was.
 #[derive(Debug, Default)]
 pub(super) struct AsBefore {
     undecided: Undecided,
-    /// The process of each thread that was met.
+    /// The process of each thread that was met; what belongs to none stands for itself.
     processes: HashMap<EntityId, EntityId>,
     not_told: u64,
 }
@@ -24,18 +25,19 @@ impl AsBefore {
         self.undecided.is_as_before(&sizes, now)
     }
 
-    /// Takes note of one that ended undecided at `now`, and whether it is told.
+    /// Takes note of one that ended undecided at `now`; whether it is to be told, or was.
     pub fn take(
         &mut self,
         incident: &Incident,
         steps: &Steps,
         recent: &Recent,
         now: Ns,
-        told: bool,
-    ) {
+        was_told: bool,
+    ) -> bool {
         let sizes = self.sizes(incident, steps, recent);
-        self.undecided.take(&sizes, now);
+        let told = !self.undecided.take(&sizes, now) || was_told;
         self.not_told += u64::from(!told);
+        told
     }
 
     /// How many were not told.
@@ -51,26 +53,17 @@ impl AsBefore {
                 catalog.entity.iter().map(|one| (one.id, one)).collect();
             for slowed in &incident.slowed {
                 let of = slowed.signature.of;
-                self.processes.insert(of, process_of(of, &all));
+                let process = process_of(of, |id| all.get(&id).copied());
+                self.processes.insert(of, process.map_or(of, |process| process.id));
             }
         }
         sizes(steps, incident, |of| self.processes[&of])
     }
 }
 
-/// The process that an entity belongs to; itself if it belongs to none.
-fn process_of(of: EntityId, all: &HashMap<EntityId, &Entity>) -> EntityId {
-    let up = |at: &EntityId| all.get(at).and_then(|entity| entity.parent);
-    let is_process = |at: &EntityId| all.get(at).is_some_and(|e| e.kind == EntityKind::Process);
-    // Deeper than any catalog is, if that is broken.
-    let above = std::iter::successors(Some(of), up).take(16);
-    above.into_iter().find(is_process).unwrap_or(of)
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::testing::{Takes, USUAL, World};
-    use super::*;
     use gpuwhy_diagnose::verdict::Outcome;
 
     /// More of the same work, of which nothing says why.

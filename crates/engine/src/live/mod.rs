@@ -583,9 +583,7 @@ impl LiveJudge {
         let was_told = self.current.as_ref().is_some_and(|current| current.told);
         if !was_decided && !is_decided {
             let (steps, recent) = (self.detector.steps(), &self.recent);
-            let told = was_told || !self.as_before.is(incident, steps, recent, now);
-            self.as_before.take(incident, steps, recent, now, told);
-            if !told {
+            if !self.as_before.take(incident, steps, recent, now, was_told) {
                 self.current = None;
                 return Ok(None);
             }

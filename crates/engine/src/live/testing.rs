@@ -1,5 +1,6 @@
 //! A program for tests of live judgement.
 
+use gpuwhy_diagnose::detect::Incident;
 use gpuwhy_schema::{
     Discipline, EntityId, EntityKind, Id, Lane, Lanes, Ns, Rows, SourceId, Span, State,
     ThreadState, TrackId, names,
@@ -95,26 +96,28 @@ impl World {
                 }
                 Phase::Withdrawn(_) => {}
                 Phase::Lasts(incident) => {
-                    let slow = self.judge.begin(&incident, now);
-                    self.slow.extend(slow.map(|slow| slow.what));
+                    self.begin(&incident, now);
                     if self.judge.is_due(now)
                         && self.judge.examine(&incident, now, Vec::new()).unwrap().is_some()
                     {
-                        let slow = self.judge.begin(&incident, now);
-                        self.slow.extend(slow.map(|slow| slow.what));
+                        self.begin(&incident, now);
                     }
                 }
                 Phase::Over(incident) => {
-                    let slow = self.judge.begin(&incident, now);
-                    self.slow.extend(slow.map(|slow| slow.what));
+                    self.begin(&incident, now);
                     let conclusion = self.judge.conclude(&incident, now, Vec::new()).unwrap();
                     let Some(conclusion) = conclusion else { continue };
-                    self.slow.extend(conclusion.began.as_ref().map(|slow| slow.what.clone()));
                     assert!(conclusion.parts.iter().all(|part| !is_stored(part.step)));
+                    self.slow.extend(conclusion.began.map(|slow| slow.what));
                     self.over.push(*conclusion.verdict);
                 }
             }
         }
+    }
+
+    fn begin(&mut self, incident: &Incident, now: Ns) {
+        let slow = self.judge.begin(incident, now);
+        self.slow.extend(slow.map(|slow| slow.what));
     }
 
     fn step(&mut self, takes: &Takes) {

@@ -476,21 +476,26 @@ impl Watcher {
         Ok(())
     }
 
-    /// Tells that an incident has begun, and looks closely from now on.
-    fn begins(&mut self, slow: Slow, incident: &Incident, now: Ns, events: &mut Vec<Event>) {
+    /// Tells that an incident has begun.
+    fn tell(&mut self, slow: Slow, incident: &Incident, now: Ns, events: &mut Vec<Event>) {
         events.push(Event::Slow(slow));
         self.retained = Some(incident.from.saturating_sub(BEFORE));
         self.told = false;
         self.allowance.begins(now);
-        // What cannot be seen more closely is judged all the same.
-        let _ = self.recorder.detail(true);
+    }
+
+    /// Tells that an incident has begun if that is to be told now, and looks closely from then on.
+    fn begin(&mut self, incident: &Incident, now: Ns, events: &mut Vec<Event>) {
+        if let Some(slow) = self.judge.begin(incident, now) {
+            self.tell(slow, incident, now, events);
+            // What cannot be seen more closely is judged all the same.
+            let _ = self.recorder.detail(true);
+        }
     }
 
     /// An incident that has not ended: reported once, and examined when that is due.
     fn lasts(&mut self, incident: &Incident, now: Ns, events: &mut Vec<Event>) -> Result<()> {
-        if let Some(slow) = self.judge.begin(incident, now) {
-            self.begins(slow, incident, now, events);
-        }
+        self.begin(incident, now, events);
         let is_due = self.judge.is_due(now);
         if !is_due && !self.retains(now) {
             return Ok(());
@@ -503,10 +508,8 @@ impl Watcher {
             Ok(None)
         };
         // Why it is slow may be known before it was told that it is.
-        if let Ok(Some(_)) = &verdict
-            && let Some(slow) = self.judge.begin(incident, now)
-        {
-            self.begins(slow, incident, now, events);
+        if matches!(verdict, Ok(Some(_))) {
+            self.begin(incident, now, events);
         }
         self.told |= matches!(&verdict, Ok(Some(verdict)) if is_decided(verdict));
         // The verdict is waited for, and the rows are not.
@@ -528,7 +531,7 @@ impl Watcher {
             self.judging_aside(|judge, _| judge.conclude(incident, now, states))?;
         let _low_priority = gpuwhy_collect::idle_priority(RECORDING, PATIENCE);
         if let Some(slow) = conclusion.as_mut().and_then(|one| one.began.take()) {
-            self.begins(slow, incident, now, events);
+            self.tell(slow, incident, now, events);
         }
         self.told |= conclusion.as_ref().is_some_and(|one| is_decided(&one.verdict));
         self.retained = self.retained.map(|retained| retained.min(incident.to));
