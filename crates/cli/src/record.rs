@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use gpuwhy_collect::{Config, EventPattern, Metrics};
 use gpuwhy_engine::launch::{self, Instrumentation, MarkRing, Supervised};
 use gpuwhy_engine::parse_duration;
-use gpuwhy_engine::record::{Recording, RecordingSummary};
+use gpuwhy_engine::record::{CPU_RECORDS, Recording, RecordingSummary};
 use gpuwhy_schema::terminal;
 use gpuwhy_schema::text::Screen;
 
@@ -74,6 +74,7 @@ impl Args {
             hz: *hz,
             calm_hz: None,
             ring_bytes: (self.ring_kib * 1024).next_power_of_two(),
+            cpu_records: CPU_RECORDS,
             steps: steps.clone(),
             wire: Some(ring.path().to_path_buf()),
             agent_socket: observed.socket.clone(),

@@ -149,6 +149,9 @@ pub struct Config {
     pub calm_hz: Option<u32>,
     /// Size of the ring between kernel and recorder; a power of two.
     pub ring_bytes: u32,
+    /// Exact records of threads that one CPU may write in a second; it can save them up for as long. What goes beyond is
+    /// left out and counted as dropped.
+    pub cpu_records: u32,
     /// Functions of unmodified programs that are steps.
     pub steps: Vec<UprobeStep>,
     /// The shared-memory ring to which programs write the steps that they mark.
@@ -176,6 +179,9 @@ impl Default for Config {
             calm_hz: None,
             // 100,000 events of 80 bytes in a second fill 8 MB; a tick is a hundredth of one.
             ring_bytes: 4 << 20,
+            // A workload with some thousand switches a second stays far below; most of one that does nothing but
+            // switch is left out, so that watching does not slow it down.
+            cpu_records: 20_000,
             steps: Vec::new(),
             wire: None,
             agent_socket: None,

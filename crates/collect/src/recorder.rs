@@ -23,11 +23,6 @@ use crate::shed::Shed;
 use crate::status::Status;
 use crate::{groups, probes, procfs, sys};
 
-/// Exact records that one CPU may write in a second; it can save them up for as long. A workload
-/// with some thousand switches a second stays far below; of one that does nothing but switch, most
-/// is left out and counted as dropped, so that recording does not slow it down.
-const RECORDS_PER_SECOND: u32 = 20_000;
-
 /// With more entities than this, the recorder searches for threads and processes that have ended
 /// unseen.
 const MANY: usize = 2048;
@@ -52,6 +47,7 @@ pub struct Recorder {
     /// The least time between two ticks while the ring stays well below full.
     calm_tick: Ns,
     ring_bytes: usize,
+    cpu_records: u32,
     next: Ns,
     next_second: Ns,
     next_forget: Ns,
@@ -93,7 +89,7 @@ impl Recorder {
         let pid = std::process::id();
         let settings = format!("hz={hz} hops={hops} ring_bytes={ring_bytes} pid={pid}");
         let bpf = Rc::new(Bpf::new(config.ring_bytes));
-        bpf.set_knobs(&knobs(0, Ns::ZERO))?;
+        bpf.set_knobs(&knobs(config.cpu_records, 0, Ns::ZERO))?;
         for spec in probes::ALL.iter().copied().filter(|spec| (spec.wanted_if)(&config)) {
             let (kind, version) = (spec.source.kind, env!("CARGO_PKG_VERSION"));
             let source = cx.catalog.source(kind, RECORDER, version, &settings);
@@ -123,6 +119,7 @@ impl Recorder {
             tick,
             calm_tick: config.calm_hz.map_or(Ns::ZERO, tick_of),
             ring_bytes: config.ring_bytes as usize,
+            cpu_records: config.cpu_records,
             next: now + tick,
             next_second: now + Ns::secs(1),
             next_forget: now + REMEMBERED,
@@ -203,7 +200,7 @@ impl Recorder {
         if self.shedding().contains(&Shed::Threads) && !left_out.contains(&Shed::Threads) {
             self.resumed = sys::monotonic();
         }
-        self.bpf.set_knobs(&knobs(count, self.resumed))?;
+        self.bpf.set_knobs(&knobs(self.cpu_records, count, self.resumed))?;
         let mut hz = self.hz;
         for running in &mut self.probes {
             for shedding in running.spec.sheds {
@@ -433,9 +430,9 @@ fn tick_of(hz: u32) -> Ns {
 }
 
 /// The programs' knobs when the first `count` of [`Shed::ORDER`] are left out.
-fn knobs(count: usize, resumed: Ns) -> Knobs {
+fn knobs(cpu_records: u32, count: usize, resumed: Ns) -> Knobs {
     let mut knobs = Knobs {
-        record_ns: 1_000_000_000 / RECORDS_PER_SECOND,
+        record_ns: 1_000_000_000 / cpu_records.clamp(1, 1_000_000_000),
         resumed: resumed.0 as u64,
         ..Knobs::default()
     };
@@ -468,6 +465,13 @@ fn set_unavailable(catalog: &mut Lanes, source: SourceId, why: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_recording_may_write_ten_times_as_many_records_and_a_tenth_when_it_is_too_slow() {
+        assert_eq!(knobs(20_000, 0, Ns::ZERO).record_ns, 50_000);
+        assert_eq!(knobs(200_000, 0, Ns::ZERO).record_ns, 5_000);
+        assert_eq!(knobs(200_000, Shed::ORDER.len(), Ns::ZERO).record_ns, 50_000);
+    }
 
     #[test]
     fn it_is_read_seldom_and_as_often_as_asked_while_the_ring_fills() {

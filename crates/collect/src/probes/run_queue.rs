@@ -22,7 +22,8 @@
 //! hypervisor took its part is not known, and less than 50 µs are added to what the next slice lost; of a thread
 //! that calls `sched_yield` over and over and gets its CPU back within 50 µs, the time in which others had the
 //! CPU is known as a sum for each run of at most 2 ms, and its row lies at the begin of the run; beyond
-//! 20,000 records a second on one CPU exact states are left out, which leaves gaps in them.
+//! [`Config::cpu_records`](crate::Config::cpu_records) in a second on one CPU exact states are left out, which leaves gaps
+//! in them.
 
 use std::fs;
 use std::rc::Rc;
